@@ -1,0 +1,49 @@
+/*
+ * Which ceiling the configuration gives a GPU: the entries of the two lists matched against an
+ * ordinal and a UUID.  Knows no driver; the caller asks it for both.
+ */
+#ifndef VRAMCAP_ENFORCER_CEILING_H
+#define VRAMCAP_ENFORCER_CEILING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "enforcer/config.h"
+#include "enforcer/ledger_format.h"
+
+#define VCAP_UUID_TEXT_SIZE 48
+
+/* "GPU-" or (mig) "MIG-" and the 16 bytes as 8-4-4-4-12 lower-case hex digits. */
+void vcap_uuid_format(char out[VCAP_UUID_TEXT_SIZE], const uint8_t uuid[16], bool mig);
+
+/*
+ * The lowest of all entries that name the device: a bare size names every one, an ordinal the
+ * device's place among those that the process sees, a UUID (in any case) or the beginning of one
+ * the device itself. uuid: of the MIG device if mig, and then only "MIG-" entries name it.
+ * none_value (VCAP_NO_LIMIT, say) if no entry does.  Bytes.
+ */
+uint64_t vcap_ceiling_match(const struct vcap_entries *entries, uint32_t ordinal,
+                            const uint8_t uuid[16], bool mig, uint64_t none_value);
+
+struct vcap_ceiling {
+    uint64_t bytes; /* VCAP_NO_LIMIT (ledger.h) with VCAP_LF_SOURCE_NONE */
+    enum vcap_lf_source source;
+};
+
+/*
+ * The lower of VRAMCAP_MEMORY_MIB (VCAP_LF_SOURCE_ENV, also when both are equal) and the MPS
+ * variable (VCAP_LF_SOURCE_MPS); VCAP_LF_SOURCE_NONE if neither names the device.  A list that is
+ * set but did not parse gives 0 bytes.
+ */
+struct vcap_ceiling vcap_ceiling_effective(const struct vcap_config *config, uint32_t ordinal,
+                                           const uint8_t uuid[16], bool mig);
+
+/*
+ * Does an entry of the MPS variable name a GPU that the process does not see, or by a prefix more
+ * than one?  MPS then drops every limit it has (measured on driver 615.71.09).  uuids and mig
+ * describe the visible_count visible devices in order.  *which (may be NULL): the first such entry.
+ */
+bool vcap_ceiling_mps_names_invisible(const struct vcap_entries *mps, uint32_t visible_count,
+                                      const uint8_t (*uuids)[16], const bool *mig, uint32_t *which);
+
+#endif

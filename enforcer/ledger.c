@@ -1,0 +1,314 @@
+/*
+ * Charging and releasing.  Invariants:
+ *   - total never passes the ceiling by a charge that returns 0 without VCAP_BOOK_ABOVE;
+ *   - intent is stored before the move of total it describes, charged after it; whoever overwrites a
+ *     move in total before it is settled in charged sets ack first (ledger_word.h);
+ *   - one thread of a process moves a row's total at a time: the process-private lock.  It is held for
+ *     some ten nanoseconds, never over a call to the driver or the kernel.
+ * Memory order: sequentially consistent but for the two plain stores argued below.
+ */
+#include "enforcer/ledger.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "enforcer/kernel.h"
+#include "enforcer/ledger_reap.h"
+#include "enforcer/ledger_word.h"
+
+#define LOCK_WAITERS 0x80000000u
+
+static __thread uint32_t my_tid __attribute__((tls_model("initial-exec")));
+
+static uint32_t tid(void)
+{
+    if (my_tid == 0)
+        my_tid = (uint32_t)syscall(SYS_gettid);
+    return my_tid;
+}
+
+void vcap_ledger_thread_renew(void)
+{
+    my_tid = 0;
+}
+
+/* -EDEADLK: this very thread holds it, so we are in a signal handler that interrupted it. */
+static int lock_row(struct vcap_ledger_local *local)
+{
+    uint32_t me = tid(), seen = 0, take = me;
+
+    for (uint32_t spins = 0;; spins++) {
+        seen = 0;
+        if (__atomic_compare_exchange_n(&local->lock, &seen, take, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+            return 0;
+        if ((seen & ~LOCK_WAITERS) == me)
+            return -EDEADLK;
+        if (spins < 64)
+            continue;
+        take = me | LOCK_WAITERS; /* there may be others asleep besides us */
+        if ((seen & LOCK_WAITERS) != 0 ||
+            __atomic_compare_exchange_n(&local->lock, &seen, seen | LOCK_WAITERS, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            vcap_sys_futex_wait(&local->lock, seen | LOCK_WAITERS);
+    }
+}
+
+static void unlock_row(struct vcap_ledger_local *local)
+{
+    if ((__atomic_exchange_n(&local->lock, 0, __ATOMIC_RELEASE) & LOCK_WAITERS) != 0)
+        vcap_sys_futex_wake(&local->lock, 1);
+}
+
+static void raise_to(uint64_t *word, uint64_t value)
+{
+    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED))
+        ;
+}
+
+struct move {
+    uint32_t gpu;
+    uint64_t limit_units; /* this process's own ceiling */
+    enum vcap_force force;
+    uint64_t after_units; /* out: the container's amount after the move */
+    bool above;           /* out */
+};
+
+static uint64_t ceiling_units(const struct vcap_ledger *l, const struct move *m)
+{
+    uint64_t word = vcap_load(&l->gpus[m->gpu].ceiling);
+    uint64_t units = word == 0 ? VCAP_LF_UNITS_MAX : vcap_lf_ceiling_units(word);
+
+    return units < m->limit_units ? units : m->limit_units;
+}
+
+/* Moves total by delta in this process's name.  0, -EDQUOT, -EOVERFLOW. */
+static int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint64_t op)
+{
+    uint64_t *total = &l->gpus[m->gpu].total;
+    uint32_t me = (uint32_t)l->slot;
+
+    for (;;) {
+        uint64_t t = vcap_load(total);
+        uint64_t units = vcap_lf_total_units(t);
+
+        m->above = false;
+        if (delta > 0) {
+            if ((uint64_t)delta > VCAP_LF_UNITS_MAX - units)
+                return -EOVERFLOW;
+            m->after_units = units + (uint64_t)delta;
+            m->above = m->after_units > ceiling_units(l, m);
+            if (m->above && m->force == VCAP_REFUSE_ABOVE)
+                return -EDQUOT;
+        } else {
+            m->after_units = units > (uint64_t)-delta ? units - (uint64_t)-delta : 0;
+        }
+        if (vcap_word_acknowledge(l, m->gpu, me, t) &&
+            vcap_cas(total, t, vcap_lf_total(m->after_units, me, op))) {
+            if (delta < 0 && units < (uint64_t)-delta)
+                vcap_ledger_anomaly(l, m->gpu, ((uint64_t)-delta - units) * VCAP_LF_UNIT_BYTES,
+                                    "total below a release");
+            return 0;
+        }
+    }
+}
+
+/* One whole operation, the row's lock held.  c: charged as it is, *after: as it becomes. */
+static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
+{
+    struct vcap_lf_cell *cell = vcap_ledger_cell(l, (uint32_t)l->slot, m->gpu);
+    uint64_t c = vcap_load(&cell->charged);
+    uint64_t op = vcap_lf_next_op(vcap_lf_op(c));
+    uint64_t units;
+    int rc;
+
+    /* release is enough: the CAS on total that follows publishes it, and a reaper looks only after our
+     * death, when every store of ours has been made */
+    __atomic_store_n(&cell->intent, vcap_lf_intent(delta, op), __ATOMIC_RELEASE);
+    rc = move_total(l, m, delta, op);
+    if (rc != 0)
+        return rc;
+    units = (uint64_t)((int64_t)vcap_lf_charged_units(c) + delta);
+    /* release is enough: an acknowledger that still sees the old value writes an ack that is late but
+     * names this operation only, and the next one clears it */
+    __atomic_store_n(&cell->charged, vcap_lf_charged(units, op), __ATOMIC_RELEASE);
+    if (__atomic_load_n(&cell->ack, __ATOMIC_RELAXED) != 0)
+        __atomic_store_n(&cell->ack, 0, __ATOMIC_SEQ_CST);
+    if (units * VCAP_LF_UNIT_BYTES > cell->peak_bytes)
+        __atomic_store_n(&cell->peak_bytes, units * VCAP_LF_UNIT_BYTES, __ATOMIC_RELAXED);
+    if (delta > 0)
+        raise_to(&l->gpus[m->gpu].peak_bytes, m->after_units * VCAP_LF_UNIT_BYTES);
+    return 0;
+}
+
+static void release_units(struct vcap_ledger *l, uint32_t gpu, uint64_t units)
+{
+    struct vcap_lf_cell *cell = vcap_ledger_cell(l, (uint32_t)l->slot, gpu);
+    uint64_t have = vcap_lf_charged_units(vcap_load(&cell->charged));
+    struct move m = {.gpu = gpu};
+
+    if (units > have) {
+        vcap_ledger_anomaly(l, gpu, (units - have) * VCAP_LF_UNIT_BYTES, "release above the charge");
+        units = have;
+    }
+    if (units != 0)
+        operate(l, &m, -(int64_t)units);
+}
+
+static void finish_row(struct vcap_ledger *l, uint32_t gpu)
+{
+    struct vcap_ledger_local *local = &l->local[gpu];
+
+    while (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) != 0 && vcap_ledger_owns(l))
+        release_units(l, gpu, __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
+    unlock_row(local);
+}
+
+static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
+{
+    int rc = lock_row(&l->local[m->gpu]);
+
+    if (rc != 0)
+        return rc;
+    for (;;) {
+        rc = vcap_ledger_owns(l) ? operate(l, m, (int64_t)units) : -ESTALE;
+        /* the host may have lowered the ceiling since it was read: then this charge is one of those that
+         * must not return */
+        if (rc != 0 || m->force == VCAP_BOOK_ABOVE || m->after_units <= ceiling_units(l, m))
+            break;
+        operate(l, m, -(int64_t)units);
+    }
+    finish_row(l, m->gpu);
+    return rc;
+}
+
+static uint64_t round_to_units(uint64_t bytes)
+{
+    return bytes / VCAP_LF_UNIT_BYTES + (bytes % VCAP_LF_UNIT_BYTES != 0);
+}
+
+int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint64_t limit,
+                       enum vcap_force force, bool *above)
+{
+    struct move m = {.gpu = gpu};
+    uint64_t units = round_to_units(bytes);
+    int rc;
+
+    m.limit_units = limit / VCAP_LF_UNIT_BYTES;
+    if (units > VCAP_LF_UNITS_MAX)
+        return -EOVERFLOW;
+    if (units == 0)
+        return vcap_ledger_owns(l) ? 0 : -ESTALE;
+    rc = charge_once(l, &m, units);
+    if (rc == -EDQUOT) {
+        if (force == VCAP_REFUSE_ABOVE)
+            vcap_ledger_reap_all(l);
+        else
+            vcap_ledger_reap_sometimes(l);
+        rc = charge_once(l, &m, units);
+    }
+    if (rc == -EDQUOT && force == VCAP_BOOK_ABOVE) {
+        m.force = VCAP_BOOK_ABOVE;
+        rc = charge_once(l, &m, units);
+        if (rc == 0 && m.above)
+            raise_to(&l->gpus[gpu].over_bytes,
+                     (m.after_units - ceiling_units(l, &m)) * VCAP_LF_UNIT_BYTES);
+    }
+    if (rc == 0 && above != NULL)
+        *above = m.above;
+    return rc;
+}
+
+int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes)
+{
+    struct vcap_ledger_local *local = &l->local[gpu];
+    uint64_t units = round_to_units(bytes);
+    int rc = 0;
+
+    if (units == 0)
+        return 0;
+    if (lock_row(local) != 0) { /* our own thread's lock: it takes this off when it lets go */
+        __atomic_fetch_add(&local->deferred, units, __ATOMIC_ACQ_REL);
+        return 0;
+    }
+    if (vcap_ledger_owns(l))
+        release_units(l, gpu, units);
+    else
+        rc = -ESTALE;
+    finish_row(l, gpu);
+    return rc;
+}
+
+void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta)
+{
+    uint64_t *word = &vcap_ledger_cell(l, (uint32_t)l->slot, gpu)->overhead_bytes;
+    uint64_t seen = vcap_load(word), base;
+
+    do {
+        base = seen == UINT64_MAX ? 0 : seen;
+        base = delta < 0 && base < (uint64_t)-delta ? 0 : base + (uint64_t)delta;
+    } while (!__atomic_compare_exchange_n(word, &seen, base, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+}
+
+static uint64_t uuid_claim(const uint8_t uuid[16])
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a, 64 bits */
+
+    for (int i = 0; i < 16; i++)
+        hash = (hash ^ uuid[i]) * UINT64_C(0x100000001b3);
+    return hash == 0 ? 1 : hash;
+}
+
+int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flags, uint32_t index,
+                    uint64_t card_bytes, uint32_t *gpu)
+{
+    uint64_t claim = uuid_claim(uuid);
+
+    /* everybody looks from the first row on and takes the first free one, so no UUID gets two rows */
+    for (uint32_t g = 0; g < l->gpu_count;) {
+        struct vcap_lf_gpu *row = &l->gpus[g];
+        uint64_t seen = vcap_load(&row->claim);
+
+        if (seen == 0 && !vcap_cas(&row->claim, 0, claim))
+            continue;
+        if (seen != 0 && seen != claim) {
+            g++;
+            continue;
+        }
+        if (seen == 0 || memcmp(row->uuid, uuid, 16) != 0) { /* new, or its first claimer died here */
+            memcpy(row->uuid, uuid, 16);
+            row->flags = flags;
+            row->index = index;
+        }
+        if (card_bytes != 0)
+            __atomic_store_n(&row->card_bytes, card_bytes, __ATOMIC_RELAXED);
+        *gpu = g;
+        return 0;
+    }
+    return -ENOSPC;
+}
+
+uint64_t vcap_ledger_propose_ceiling(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes,
+                                     enum vcap_lf_source source)
+{
+    uint64_t *word = &l->gpus[gpu].ceiling;
+    uint64_t units = bytes == VCAP_NO_LIMIT ? VCAP_LF_UNITS_MAX : bytes / VCAP_LF_UNIT_BYTES;
+
+    if (units > VCAP_LF_UNITS_MAX)
+        units = VCAP_LF_UNITS_MAX;
+    vcap_cas(word, 0, vcap_lf_ceiling(units, source));
+    return vcap_load(word);
+}
+
+uint32_t vcap_ledger_holders(const struct vcap_ledger *l, uint32_t gpu)
+{
+    uint32_t holders = 0;
+
+    for (uint32_t s = 0; s < l->slot_count; s++)
+        holders += vcap_lf_state_status(vcap_load(&l->slots[s].state)) == VCAP_LF_LIVE &&
+                   vcap_lf_charged_units(vcap_load(&vcap_ledger_cell(l, s, gpu)->charged)) != 0;
+    return holders;
+}

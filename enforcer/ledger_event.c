@@ -1,0 +1,46 @@
+/*
+ * The event ring.  A writer draws a number, writes `begin`, the payload, `end`; a reader believes an
+ * entry whose begin and end are the number it expects.  A writer that dies in between, or is overtaken
+ * by a whole round of the ring, leaves an entry that readers count as lost.
+ */
+#include "enforcer/ledger.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "enforcer/kernel.h"
+
+void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
+{
+    struct vcap_lf_header *header = vcap_ledger_header(l);
+    uint64_t number = __atomic_fetch_add(&header->event_next, 1, __ATOMIC_RELAXED);
+    struct vcap_lf_event *slot = &l->events[number % l->event_count];
+    size_t i = 0;
+
+    /* pairs with the reader's check of both numbers: payload between them, in this order */
+    __atomic_store_n(&slot->end, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&slot->begin, number, __ATOMIC_SEQ_CST);
+    slot->time_ns = vcap_clock_ns(CLOCK_REALTIME);
+    slot->kind = (uint32_t)event->kind;
+    slot->slot = l->slot < 0 ? UINT32_MAX : (uint32_t)l->slot;
+    slot->pid = event->pid != 0 ? event->pid : (uint32_t)getpid();
+    slot->gpu = event->gpu;
+    slot->bytes = event->bytes;
+    slot->held = event->held;
+    slot->limit = event->limit;
+    slot->code = event->code;
+    for (; event->name != NULL && event->name[i] != 0 && i + 1 < sizeof(slot->name); i++)
+        slot->name[i] = event->name[i];
+    memset(slot->name + i, 0, sizeof(slot->name) - i);
+    __atomic_store_n(&slot->end, number, __ATOMIC_SEQ_CST);
+}
+
+void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
+{
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
+
+    __atomic_fetch_add(&vcap_ledger_header(l)->anomalies, 1, __ATOMIC_RELAXED);
+    if (l->slot >= 0)
+        __atomic_fetch_add(&l->slots[l->slot].anomalies, 1, __ATOMIC_RELAXED);
+    vcap_ledger_event(l, &event);
+}

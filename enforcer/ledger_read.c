@@ -1,0 +1,578 @@
+/*
+ * Reading a ledger that nobody vouches for.  Order of distrust: the name (must be a regular file),
+ * the size (bounded before anything is allocated), the header (ledger_check.c), then every single
+ * word.
+ *
+ * Consistency without a lock:
+ *   - a slot is believed only if its state word reads the same before and after its identity, its
+ * cells and the question whether its owner lives;
+ *   - the sum of the cells is compared with a GPU's total only if that total read the same before
+ * and after all the cells, so that no move came between;
+ *   - an event is believed only if its two sequence numbers agree and lie within the ring's range.
+ * A word that cannot be is read again (up to TRIES) before the ledger is called untrusted.
+ */
+#include "enforcer/ledger_read.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "enforcer/ledger_check.h"
+#include "enforcer/ledger_read_open.h"
+
+#define FILE_BYTES_MAX (UINT64_C(64) << 20) /* the largest ledger of version 1 has 10 MiB */
+#define AMOUNT_BYTES_MAX (VCAP_LF_UNITS_MAX * VCAP_LF_UNIT_BYTES)
+#define TRIES 4
+#define LIFE_BUDGET_NS UINT64_C(100000000) /* for all lock checks of one snapshot together */
+
+/* One slot with its cells, copied at one moment. */
+struct slot_copy {
+    struct vcap_lf_slot slot;
+    struct vcap_lf_cell cells[VCAP_LF_GPUS_MAX];
+    enum vcap_life life;
+    bool taken;
+};
+
+struct reading {
+    int fd;
+    struct vcap_lf_header header; /* the one that was checked; never read again for geometry */
+    size_t size;
+    unsigned char *file; /* private copy of the whole file */
+    struct vcap_lf_gpu gpus[VCAP_LF_GPUS_MAX];
+    bool total_is_stable[VCAP_LF_GPUS_MAX];
+    uint32_t gpu_position[VCAP_LF_GPUS_MAX]; /* row -> position in the snapshot; UINT32_MAX */
+    struct slot_copy *slots;
+    uint64_t life_deadline_ns;
+    uint64_t pidns;
+    char *why;
+    size_t why_size;
+};
+
+#define UNTRUSTED(r, ...) vcap_read_refuse((r)->why, (r)->why_size, EINVAL, __VA_ARGS__)
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    if (clock_gettime(CLOCK_MONOTONIC, &t) != 0)
+        return 0;
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+/* Copies a string that may have no end; whatever is not printable ASCII becomes '?'. */
+static void copy_printable(char *to, size_t to_size, const char *from, size_t from_size)
+{
+    size_t i = 0;
+    for (; i + 1 < to_size && i < from_size && from[i]; i++)
+        to[i] = from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?';
+    to[i] = '\0';
+}
+
+static void format_uuid(char text[VCAP_UUID_TEXT], const uint8_t u[16], bool mig)
+{
+    (void)snprintf(text, VCAP_UUID_TEXT,
+                   "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                   mig ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9],
+                   u[10], u[11], u[12], u[13], u[14], u[15]);
+}
+
+/* ---- bytes ---- */
+
+static int read_exact(const struct reading *r, void *buffer, size_t size, uint64_t offset)
+{
+    unsigned char *at = buffer;
+    while (size > 0) {
+        ssize_t n = pread(r->fd, at, size, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return vcap_read_refuse(r->why, r->why_size, errno == EINVAL ? EIO : errno, "%s",
+                                    strerror(errno));
+        if (n == 0)
+            return UNTRUSTED(r, "truncated while it was read");
+        at += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Strides may be larger than the structs that this build knows, offsets need not be aligned: copy.
+ */
+static uint64_t slot_at(const struct vcap_lf_header *h, uint32_t slot)
+{
+    return h->slot_offset + (uint64_t)slot * h->slot_stride;
+}
+
+static uint64_t cells_at(const struct vcap_lf_header *h, uint32_t slot)
+{
+    return h->cell_offset + (uint64_t)slot * h->gpu_count * h->cell_stride;
+}
+
+static void copy_cells(struct slot_copy *copy, const unsigned char *from,
+                       const struct vcap_lf_header *h)
+{
+    for (uint32_t g = 0; g < h->gpu_count; g++)
+        memcpy(&copy->cells[g], from + (size_t)g * h->cell_stride, sizeof copy->cells[g]);
+}
+
+/* ---- validation of single words ---- */
+
+static int check_amount(const struct reading *r, const char *table, uint32_t number,
+                        const char *what, uint64_t bytes)
+{
+    if (bytes <= AMOUNT_BYTES_MAX)
+        return 0;
+    return UNTRUSTED(r, "%s %u: impossible %s of %llu bytes", table, number, what,
+                     (unsigned long long)bytes);
+}
+
+static int check_gpu(const struct reading *r, uint32_t row)
+{
+    const struct vcap_lf_gpu *g = &r->gpus[row];
+    uint32_t source = vcap_lf_ceiling_source(g->ceiling);
+    uint64_t units = vcap_lf_ceiling_units(g->ceiling);
+    int error;
+    if (source > VCAP_LF_SOURCE_MPS || (source == VCAP_LF_SOURCE_UNSET && units != 0))
+        return UNTRUSTED(r, "GPU row %u: ceiling from unknown source %u", row, source);
+    if (units > VCAP_LF_UNITS_MAX)
+        return UNTRUSTED(r, "GPU row %u: impossible ceiling", row);
+    if (vcap_lf_total_slot(g->total) >= r->header.slot_count)
+        return UNTRUSTED(r, "GPU row %u: total moved by slot %u of %u", row,
+                         vcap_lf_total_slot(g->total), r->header.slot_count);
+    if (vcap_lf_op(g->total) == 0 && g->total != 0)
+        return UNTRUSTED(r, "GPU row %u: total without an operation number", row);
+    if ((error = check_amount(r, "GPU row", row, "peak", g->peak_bytes)) != 0)
+        return error;
+    return check_amount(r, "GPU row", row, "amount over the ceiling", g->over_bytes);
+}
+
+static int check_state(const struct reading *r, uint32_t slot, uint64_t state)
+{
+    uint32_t status = vcap_lf_state_status(state), kind = vcap_lf_state_kind(state);
+    if (status > VCAP_LF_DEAD)
+        return UNTRUSTED(r, "slot %u: unknown status %u", slot, status);
+    if (kind > VCAP_LF_KIND_PID || (status != VCAP_LF_FREE && kind == VCAP_LF_KIND_NONE))
+        return UNTRUSTED(r, "slot %u: unknown liveness kind %u", slot, kind);
+    return 0;
+}
+
+static int check_cell(const struct reading *r, uint32_t slot, const struct vcap_lf_cell *c)
+{
+    int64_t delta = vcap_lf_intent_delta(c->intent);
+    int error;
+    if (vcap_lf_charged_units(c->charged) > VCAP_LF_UNITS_MAX)
+        return UNTRUSTED(r, "slot %u: impossible charge", slot);
+    if (vcap_lf_op(c->charged) == 0 && c->charged != 0)
+        return UNTRUSTED(r, "slot %u: charge without an operation number", slot);
+    if (delta > (int64_t)VCAP_LF_UNITS_MAX || delta < -(int64_t)VCAP_LF_UNITS_MAX)
+        return UNTRUSTED(r, "slot %u: impossible intent", slot);
+    if (c->ack > VCAP_LF_OP_MASK)
+        return UNTRUSTED(r, "slot %u: impossible operation number", slot);
+    if ((error = check_amount(r, "slot", slot, "peak", c->peak_bytes)) != 0 ||
+        (error = check_amount(r, "slot", slot, "import", c->imported_bytes)) != 0)
+        return error;
+    if (c->overhead_bytes != VCAP_UNKNOWN)
+        return check_amount(r, "slot", slot, "overhead", c->overhead_bytes);
+    return 0;
+}
+
+/* ---- slots ---- */
+
+static bool move_is_in_flight(const struct vcap_lf_cell *c)
+{
+    return vcap_lf_op(c->intent) == vcap_lf_next_op(vcap_lf_op(c->charged));
+}
+
+/* What a slot holds of a total: its settled charge, and a move in flight if that took effect. */
+static uint64_t held_units(const struct vcap_lf_cell *c, uint32_t slot, uint64_t total)
+{
+    uint64_t units = vcap_lf_charged_units(c->charged);
+    uint64_t op = vcap_lf_op(c->intent);
+    if (!move_is_in_flight(c) ||
+        !((vcap_lf_total_slot(total) == slot && vcap_lf_op(total) == op) || c->ack == op))
+        return units;
+    int64_t after = (int64_t)units + vcap_lf_intent_delta(c->intent);
+    return after < 0 ? 0 : (uint64_t)after;
+}
+
+static int read_state(const struct reading *r, uint32_t slot, uint64_t *state)
+{
+    return read_exact(r, state, sizeof *state, slot_at(&r->header, slot));
+}
+
+/* Copies slot and cells so that all of it is of one owner.  Left untaken: FREE, or in flux. */
+static int read_slot(const struct reading *r, uint32_t number, struct slot_copy *copy,
+                     bool *in_flux)
+{
+    const struct vcap_lf_header *h = &r->header;
+    const size_t cells_size = (size_t)h->gpu_count * h->cell_stride;
+    unsigned char *cells = malloc(cells_size);
+    if (!cells)
+        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
+    int error = 0;
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t before, after;
+        if ((error = read_state(r, number, &before)) != 0 ||
+            (error = check_state(r, number, before)) != 0)
+            goto out;
+        if (vcap_lf_state_status(before) == VCAP_LF_FREE)
+            goto out;
+        if ((error = read_exact(r, &copy->slot, sizeof copy->slot, slot_at(h, number))) != 0 ||
+            (error = read_exact(r, cells, cells_size, cells_at(h, number))) != 0)
+            goto out;
+        copy_cells(copy, cells, h);
+        copy->life = VCAP_LIFE_UNKNOWN;
+        if (vcap_lf_state_status(before) == VCAP_LF_DEAD)
+            copy->life = VCAP_LIFE_DEAD;
+        else if (now_ns() < r->life_deadline_ns)
+            copy->life = vcap_slot_life(&copy->slot, number, r->fd, r->pidns);
+        if ((error = read_state(r, number, &after)) != 0)
+            goto out;
+        if (copy->slot.state == before && after == before) {
+            copy->taken = true;
+            goto out;
+        }
+    }
+    *in_flux = true;
+out:
+    free(cells);
+    return error;
+}
+
+static int read_slots(struct reading *r, uint32_t *in_flux)
+{
+    const struct vcap_lf_header *h = &r->header;
+    for (uint32_t s = 0; s < h->slot_count; s++) {
+        struct slot_copy *copy = &r->slots[s];
+        bool changed = false;
+        int error;
+        copy->taken = false;
+        memcpy(&copy->slot, r->file + slot_at(h, s), sizeof copy->slot);
+        copy_cells(copy, r->file + cells_at(h, s), h);
+        if ((error = check_state(r, s, copy->slot.state)) != 0)
+            return error;
+        if (vcap_lf_state_status(copy->slot.state) != VCAP_LF_FREE &&
+            (error = read_slot(r, s, copy, &changed)) != 0)
+            return error;
+        *in_flux += changed;
+        for (uint32_t g = 0; g < h->gpu_count; g++)
+            if ((error = check_cell(r, s, &copy->cells[g])) != 0)
+                return error;
+        if (copy->taken && (copy->slot.pid == 0 || copy->slot.pid > INT32_MAX))
+            return UNTRUSTED(r, "slot %u: impossible pid %u", s, copy->slot.pid);
+    }
+    return 0;
+}
+
+static bool uses_gpu(const struct slot_copy *copy, uint32_t row)
+{
+    const struct vcap_lf_cell *c = &copy->cells[row];
+    return (copy->slot.index_mask >> row & 1u) || vcap_lf_charged_units(c->charged) != 0 ||
+           c->peak_bytes != 0 || c->imported_bytes != 0;
+}
+
+/* ---- GPUs ---- */
+
+/* Do the cells add up?  Only said of a total that stood still while they were read. */
+static bool cells_disagree(const struct reading *r, uint32_t row)
+{
+    uint64_t total = r->gpus[row].total, sum = 0, in_flight = 0;
+    if (!r->total_is_stable[row])
+        return false;
+    for (uint32_t s = 0; s < r->header.slot_count; s++) {
+        const struct vcap_lf_cell *c = &r->slots[s].cells[row];
+        int64_t delta = vcap_lf_intent_delta(c->intent);
+        if (move_is_in_flight(c))
+            in_flight += (uint64_t)(delta < 0 ? -delta : delta);
+        else if (vcap_lf_op(c->intent) != vcap_lf_op(c->charged))
+            return false; /* read in the middle of two moves */
+        sum += held_units(c, s, total);
+    }
+    uint64_t units = vcap_lf_total_units(total);
+    return (sum > units ? sum - units : units - sum) > in_flight;
+}
+
+static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot_gpu *out)
+{
+    const struct vcap_lf_gpu *g = &r->gpus[row];
+    uint64_t gone_units = 0, overhead = 0, room;
+    bool overhead_known = true;
+    for (uint32_t s = 0; s < r->header.slot_count; s++) {
+        const struct slot_copy *copy = &r->slots[s];
+        if (!copy->taken || !uses_gpu(copy, row))
+            continue;
+        const struct vcap_lf_cell *c = &copy->cells[row];
+        if (copy->life == VCAP_LIFE_DEAD)
+            gone_units += held_units(c, s, g->total);
+        else if (c->overhead_bytes == VCAP_UNKNOWN)
+            overhead_known = false;
+        else
+            overhead += c->overhead_bytes;
+    }
+    uint64_t total_units = vcap_lf_total_units(g->total);
+    if (gone_units > total_units)
+        gone_units = total_units;
+    out->row = row;
+    out->index = g->index;
+    out->mig = (g->flags & VCAP_LF_GPU_MIG) != 0;
+    format_uuid(out->uuid, g->uuid, out->mig);
+    out->card_bytes = g->card_bytes ? g->card_bytes : VCAP_UNKNOWN;
+    out->ceiling_bytes = vcap_ceiling_bytes(g->ceiling);
+    out->ceiling_source = (enum vcap_lf_source)vcap_lf_ceiling_source(g->ceiling);
+    out->gone_bytes = gone_units * VCAP_LF_UNIT_BYTES;
+    out->charged_bytes = (total_units - gone_units) * VCAP_LF_UNIT_BYTES;
+    out->overhead_bytes = overhead_known ? overhead : VCAP_UNKNOWN;
+    out->over = out->charged_bytes > out->ceiling_bytes;
+    room = out->ceiling_bytes < out->card_bytes ? out->ceiling_bytes : out->card_bytes;
+    if (out->ceiling_bytes == VCAP_NO_LIMIT)
+        out->free_bytes = VCAP_UNKNOWN;
+    else
+        out->free_bytes = room > out->charged_bytes ? room - out->charged_bytes : 0;
+    out->peak_bytes = g->peak_bytes;
+    out->refusals = g->refusals;
+    out->refused_bytes = g->refused_bytes;
+    out->audit_refusals = g->audit_refusals;
+    out->device_full = g->device_full;
+    out->over_peak_bytes = g->over_bytes;
+    out->disagrees = cells_disagree(r, row);
+}
+
+static int read_gpus_again(struct reading *r)
+{
+    const struct vcap_lf_header *h = &r->header;
+    for (uint32_t row = 0; row < h->gpu_count; row++) {
+        struct vcap_lf_gpu again;
+        int error =
+            read_exact(r, &again, sizeof again, h->gpu_offset + (uint64_t)row * h->gpu_stride);
+        if (error)
+            return error;
+        r->total_is_stable[row] = again.total == r->gpus[row].total;
+    }
+    return 0;
+}
+
+/* ---- events ---- */
+
+static int by_sequence(const void *left, const void *right)
+{
+    const struct vcap_snapshot_event *a = left, *b = right;
+    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
+}
+
+static int fill_events(const struct reading *r, struct vcap_snapshot *out)
+{
+    const struct vcap_lf_header *h = &r->header;
+    uint64_t next = 0;
+    int error = read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
+    if (error)
+        return error;
+    if (next == 0)
+        next = 1;
+    out->event_capacity = h->event_count;
+    out->event_next = next;
+    out->events = calloc(h->event_count ? h->event_count : 1, sizeof *out->events);
+    if (!out->events)
+        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < h->event_count; i++) {
+        struct vcap_lf_event e;
+        memcpy(&e, r->file + h->event_offset + (size_t)i * h->event_stride, sizeof e);
+        /* next was read after the ring, so every whole event is below it; older than one round:
+         * torn */
+        if (e.begin != e.end || e.begin == 0 || e.begin >= next || next - e.begin > h->event_count)
+            continue;
+        struct vcap_snapshot_event *to = &out->events[n++];
+        to->sequence = e.begin;
+        to->time_ns = e.time_ns;
+        to->kind = e.kind;
+        to->pid = e.pid;
+        to->gpu = e.gpu < h->gpu_count ? r->gpu_position[e.gpu] : UINT32_MAX;
+        to->bytes = e.bytes;
+        to->held = e.held;
+        to->limit = e.limit;
+        to->code = e.code;
+        copy_printable(to->name, sizeof to->name, e.name, sizeof e.name);
+    }
+    qsort(out->events, n, sizeof *out->events, by_sequence);
+    for (uint32_t i = 0; i < n; i++)
+        if (out->event_count == 0 ||
+            out->events[out->event_count - 1].sequence != out->events[i].sequence)
+            out->events[out->event_count++] = out->events[i];
+    out->events_lost = next - 1 - out->event_count;
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
+{
+    out->processes = calloc(r->header.slot_count, sizeof *out->processes);
+    if (!out->processes)
+        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
+    for (uint32_t s = 0; s < r->header.slot_count; s++) {
+        const struct slot_copy *copy = &r->slots[s];
+        if (!copy->taken)
+            continue;
+        struct vcap_snapshot_process *p = &out->processes[out->process_count++];
+        p->slot = s;
+        p->pid = copy->slot.pid;
+        p->uid = copy->slot.uid;
+        p->pidns = copy->slot.pidns;
+        p->start_time = copy->slot.start_time;
+        p->claimed_ns = copy->slot.claimed_ns;
+        copy_printable(p->command, sizeof p->command, copy->slot.command,
+                       sizeof copy->slot.command);
+        p->life = copy->life;
+        p->mode = copy->slot.mode == VCAP_LF_MODE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
+        p->refusals = copy->slot.refusals;
+        p->anomalies = copy->slot.anomalies;
+        p->gaps = copy->slot.gaps;
+        p->charges = calloc(out->gpu_count ? out->gpu_count : 1, sizeof *p->charges);
+        if (!p->charges)
+            return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
+        for (uint32_t g = 0; g < out->gpu_count; g++) {
+            uint32_t row = out->gpus[g].row;
+            const struct vcap_lf_cell *c = &copy->cells[row];
+            if (!uses_gpu(copy, row))
+                continue;
+            p->charges[p->charge_count++] = (struct vcap_snapshot_charge){
+                .gpu = g,
+                .charged_bytes = held_units(c, s, r->gpus[row].total) * VCAP_LF_UNIT_BYTES,
+                .overhead_bytes = c->overhead_bytes,
+                .peak_bytes = c->peak_bytes,
+                .imported_bytes = c->imported_bytes,
+                .limit_bytes = c->limit_bytes,
+            };
+        }
+    }
+    return 0;
+}
+
+static int fill_gpus(struct reading *r, struct vcap_snapshot *out)
+{
+    out->gpus = calloc(r->header.gpu_count, sizeof *out->gpus);
+    if (!out->gpus)
+        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
+    for (uint32_t row = 0; row < r->header.gpu_count; row++) {
+        r->gpu_position[row] = UINT32_MAX;
+        if (r->gpus[row].claim == 0)
+            continue;
+        r->gpu_position[row] = out->gpu_count;
+        fill_gpu(r, row, &out->gpus[out->gpu_count++]);
+    }
+    return 0;
+}
+
+static int read_tables(struct reading *r, struct vcap_snapshot *out)
+{
+    const struct vcap_lf_header *h = &r->header;
+    int error = read_exact(r, r->file, r->size, 0);
+    for (uint32_t row = 0; !error && row < h->gpu_count; row++) {
+        memcpy(&r->gpus[row], r->file + h->gpu_offset + (size_t)row * h->gpu_stride,
+               sizeof r->gpus[row]);
+        if (r->gpus[row].claim != 0)
+            error = check_gpu(r, row);
+    }
+    if (!error)
+        error = read_slots(r, &out->slots_in_flux);
+    if (!error)
+        error = read_gpus_again(r);
+    if (!error)
+        error = fill_gpus(r, out);
+    if (!error)
+        error = fill_processes(r, out);
+    if (!error)
+        error = fill_events(r, out);
+    return error;
+}
+
+static void fill_header(const struct reading *r, const struct stat *st, struct vcap_snapshot *out)
+{
+    const struct vcap_lf_header *h = &r->header;
+    out->version = h->version;
+    out->flags = h->flags;
+    copy_printable(out->key, sizeof out->key, h->key, sizeof h->key);
+    copy_printable(out->container, sizeof out->container, h->container, sizeof h->container);
+    copy_printable(out->creator, sizeof out->creator, h->creator, sizeof h->creator);
+    out->created_ns = h->created_ns;
+    out->anomalies = h->anomalies;
+    out->device = st->st_dev;
+    out->inode = st->st_ino;
+    out->slot_count = h->slot_count;
+}
+
+static int check_file(struct reading *r, struct stat *st)
+{
+    if (fstat(r->fd, st) != 0)
+        return vcap_read_refuse(r->why, r->why_size, errno, "%s", strerror(errno));
+    if (!S_ISREG(st->st_mode))
+        return UNTRUSTED(r, "%s", vcap_read_file_kind(st->st_mode));
+    if (st->st_size == 0)
+        return UNTRUSTED(r, "the file is empty");
+    if ((uint64_t)st->st_size < sizeof r->header)
+        return UNTRUSTED(r, "%lld bytes are too few for a ledger", (long long)st->st_size);
+    if ((uint64_t)st->st_size > FILE_BYTES_MAX)
+        return UNTRUSTED(r, "%lld bytes are too many for a ledger", (long long)st->st_size);
+    int error = read_exact(r, &r->header, sizeof r->header, 0);
+    if (error)
+        return error;
+    return vcap_ledger_check_header(&r->header, (uint64_t)st->st_size, 0, r->why, r->why_size);
+}
+
+int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t why_size)
+{
+    struct reading r = {.fd = fd, .why = why, .why_size = why_size};
+    struct vcap_snapshot snapshot = {0};
+    struct stat st;
+    int error = check_file(&r, &st);
+    if (error)
+        return error;
+    r.size = (size_t)st.st_size;
+    r.pidns = vcap_pidns_inode();
+    r.life_deadline_ns = now_ns() + LIFE_BUDGET_NS;
+    r.file = malloc(r.size);
+    r.slots = calloc(r.header.slot_count, sizeof *r.slots);
+    if (!r.file || !r.slots) {
+        error = vcap_read_refuse(why, why_size, ENOMEM, "%s", strerror(ENOMEM));
+        goto out;
+    }
+    for (int i = 0; i < TRIES; i++) {
+        vcap_snapshot_free(&snapshot);
+        fill_header(&r, &st, &snapshot);
+        error = read_tables(&r, &snapshot);
+        if (error != -EINVAL)
+            break;
+    }
+    if (error)
+        vcap_snapshot_free(&snapshot);
+    else
+        *out = snapshot;
+out:
+    free(r.file);
+    free(r.slots);
+    return error;
+}
+
+int vcap_snapshot_read(const char *path, struct vcap_snapshot *out, char *why, size_t why_size)
+{
+    int fd = vcap_ledger_read_open(path, why, why_size);
+    if (fd < 0)
+        return fd;
+    int error = vcap_snapshot_read_fd(fd, out, why, why_size);
+    (void)close(fd);
+    return error;
+}
+
+void vcap_snapshot_free(struct vcap_snapshot *snapshot)
+{
+    for (uint32_t i = 0; i < snapshot->process_count; i++)
+        free(snapshot->processes[i].charges);
+    free(snapshot->processes);
+    free(snapshot->gpus);
+    free(snapshot->events);
+    *snapshot = (struct vcap_snapshot){0};
+}

@@ -1,0 +1,58 @@
+/*
+ * What a byte of device memory costs: one function per rule, named as in preload/cuda_api.def.  Every rule
+ * is written down here and nowhere else; docs/apis.md points here.  Sizes are bytes; a result that would
+ * not fit 64 bits is UINT64_MAX, which no ceiling has room for.
+ *
+ * Sources: page size of large allocations from PyTorch PR 17120 and the CUDA documentation of
+ * cuMemGetAllocationGranularity (2 MiB on present GPUs); to be corrected by docs/gpu/ per generation.
+ */
+#ifndef VRAMCAP_ENFORCER_RULES_H
+#define VRAMCAP_ENFORCER_RULES_H
+
+#include <stdint.h>
+
+#define VCAP_SMALL_GRAIN UINT64_C(512)      /* what small allocations are rounded to */
+#define VCAP_SMALL_MOST (UINT64_C(1) << 20) /* the largest that shares a block with others */
+#define VCAP_PAGE (UINT64_C(2) << 20)       /* what larger ones are rounded to */
+
+static inline uint64_t vcap_round_up(uint64_t bytes, uint64_t grain)
+{
+    uint64_t rest = bytes % grain;
+
+    if (rest == 0)
+        return bytes;
+    return bytes > UINT64_MAX - (grain - rest) ? UINT64_MAX : bytes + (grain - rest);
+}
+
+static inline uint64_t vcap_multiply(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/*
+ * CHARGE_LINEAR, CHARGE_MANAGED: up to 1 MiB rounded up to 512 bytes (such allocations share 2 MiB blocks,
+ * whose slack is overhead), above it to whole 2 MiB pages.  Charging 512-byte multiples throughout would
+ * let 2048 x (1 MiB + 512 B) take 4 GiB under 2 GiB.  Managed memory is charged in full when it is
+ * allocated, wherever its pages are.
+ */
+static inline uint64_t vcap_rule_linear(uint64_t bytes)
+{
+    return vcap_round_up(bytes, bytes <= VCAP_SMALL_MOST ? VCAP_SMALL_GRAIN : VCAP_PAGE);
+}
+
+/*
+ * CHARGE_PITCHED: rows x the pitch that the driver chose, as linear memory.  Before the call the pitch is
+ * unknown: what is reserved then is the least that it can be, a row rounded up to 512 bytes.
+ */
+static inline uint64_t vcap_rule_pitched(uint64_t pitch, uint64_t rows)
+{
+    return vcap_rule_linear(vcap_multiply(pitch, rows));
+}
+static inline uint64_t vcap_rule_pitched_least(uint64_t width, uint64_t rows)
+{
+    return vcap_rule_pitched(vcap_round_up(width, VCAP_SMALL_GRAIN), rows);
+}
+
+#endif

@@ -1,0 +1,223 @@
+/*
+ * Reserve, settle, release, and the words for a refusal.  Invariants:
+ *   - what is reserved is either in the live map with its bytes, or given back;
+ *   - a charge is tied to the slot it was made in (slot_state); after the slot was lost, whoever finds a
+ *     record with an older one charges it again, under the record's shard lock, so it is never in twice;
+ *   - a refusal is CUDA_ERROR_OUT_OF_MEMORY and touches no out-parameter.
+ */
+#include "preload/charge.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "enforcer/ledger_reap.h"
+#include "enforcer/log.h"
+#include "preload/context.h"
+
+static struct vcap_log_limit refusal_limit, full_limit, deny_limit, audit_limit;
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1024.0 * 1024.0);
+}
+
+CUresult vcap_deny(unsigned row)
+{
+    uint32_t held_back;
+
+    if (vcap_log_allow(&deny_limit, &held_back))
+        vcap_log(VCAP_LOG_ERROR, "denied %s: no usable ceiling in this process (see the first line above)",
+                 vcap_row_symbol(row));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Counters, event and line of a refusal, or of what would have been one (audit). */
+static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool audit)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_lf_gpu *gpu = &l->gpus[d->gpu];
+    struct vcap_event event = {.kind = audit ? VCAP_LF_EVENT_AUDIT : VCAP_LF_EVENT_REFUSAL, .gpu = d->gpu,
+                               .bytes = bytes, .name = vcap_row_symbol(row), .code = CUDA_ERROR_OUT_OF_MEMORY};
+    uint64_t container = vcap_ceiling_bytes(__atomic_load_n(&gpu->ceiling, __ATOMIC_ACQUIRE));
+    uint32_t held_back, holders;
+    char more[48];
+
+    event.held = vcap_ledger_held(l, d->gpu);
+    event.limit = vcap_device_ceiling(d);
+    if (audit) {
+        __atomic_fetch_add(&gpu->audit_refusals, 1, __ATOMIC_RELAXED);
+    } else {
+        __atomic_fetch_add(&gpu->refusals, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&gpu->refused_bytes, bytes, __ATOMIC_RELAXED);
+        if (l->slot >= 0)
+            __atomic_fetch_add(&l->slots[l->slot].refusals, 1, __ATOMIC_RELAXED);
+    }
+    vcap_ledger_event(l, &event);
+    if (!vcap_log_allow(audit ? &audit_limit : &refusal_limit, &held_back))
+        return;
+    more[0] = 0;
+    if (held_back != 0)
+        snprintf(more, sizeof(more), " (and %u more before)", held_back);
+    holders = vcap_ledger_holders(l, d->gpu);
+    vcap_log(audit ? VCAP_LOG_WARN : VCAP_LOG_ERROR,
+             "%s %s of %.1f MiB on GPU %d (%s): container holds %.1f of %.1f MiB in %u process%s%s%s",
+             audit ? "would have refused" : "refused", event.name, mib(bytes), (int)ordinal, d->name,
+             mib(event.held), mib(event.limit), holders, holders == 1 ? "" : "es",
+             event.limit < container ? ", this process's own lower ceiling" : "", more);
+}
+
+void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_DEVICE_FULL, .gpu = d->gpu, .bytes = bytes,
+                               .name = vcap_row_symbol(row), .code = CUDA_ERROR_OUT_OF_MEMORY};
+    uint64_t ceiling = vcap_device_ceiling(d);
+    uint32_t held_back;
+    char of[48];
+
+    event.held = vcap_ledger_held(l, d->gpu);
+    event.limit = ceiling;
+    __atomic_fetch_add(&l->gpus[d->gpu].device_full, 1, __ATOMIC_RELAXED);
+    vcap_ledger_event(l, &event);
+    if (!vcap_log_allow(&full_limit, &held_back))
+        return;
+    of[0] = 0;
+    if (ceiling != VCAP_NO_LIMIT)
+        snprintf(of, sizeof(of), " of %.1f", mib(ceiling));
+    vcap_log(VCAP_LOG_WARN,
+             "%s of %.1f MiB on GPU %d (%s): device full, ceiling not reached; container holds %.1f%s MiB",
+             event.name, mib(bytes), (int)ordinal, d->name, mib(event.held), of);
+}
+
+/* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno: denied. */
+static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
+                  uint64_t *slot_state)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
+    int rc;
+
+    for (int tries = 0;; tries++) {
+        *slot_state = l->state;
+        rc = vcap_ledger_charge(l, d->gpu, bytes, d->limit_bytes,
+                                audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
+        if (rc != -ESTALE || tries == 3)
+            break;
+        if (!vcap_slot_renew())
+            return -ESTALE;
+    }
+    if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above))
+        refused(d, ordinal, row, bytes, rc == 0);
+    return rc;
+}
+
+CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
+{
+    enum vcap_mode mode = vcap_mode_now();
+    int rc;
+
+    c->active = false;
+    c->context = NULL;
+    c->ordinal = -1;
+    c->row = row;
+    if (mode == VCAP_MODE_DENY)
+        return vcap_deny(row);
+    if (bytes == 0 || vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL)
+        return CUDA_SUCCESS;
+    /* the context current now, asked every time: it changes with every set, push and pop */
+    if (vcap_own.cuCtxGetCurrent(&c->context) != CUDA_SUCCESS || c->context == NULL ||
+        vcap_own.cuCtxGetDevice(&c->ordinal) != CUDA_SUCCESS)
+        return CUDA_SUCCESS; /* the driver will say what is missing */
+    c->device = vcap_device(c->ordinal);
+    if (c->device == NULL)
+        return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW ? CUDA_SUCCESS : vcap_deny(row);
+    vcap_context_met(c->context, c->ordinal);
+    c->bytes = bytes;
+    rc = charge(c->device, c->ordinal, row, bytes, false, &c->slot_state);
+    if (rc == 0)
+        c->active = true;
+    else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
+        return CUDA_SUCCESS; /* VRAMCAP_ON_ERROR=allow */
+    return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Takes bytes off that were charged in slot_state, unless that slot is gone and its charges with it. */
+static void release(const struct vcap_device *d, uint64_t bytes, uint64_t slot_state)
+{
+    if (slot_state == vcap_process.ledger.state)
+        vcap_ledger_release(&vcap_process.ledger, d->gpu, bytes);
+}
+
+void vcap_record_release(const struct vcap_live *record)
+{
+    release(&vcap_process.device[record->device], record->bytes, record->slot_state);
+}
+
+CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
+                         CUresult (*give_back)(uint64_t pointer))
+{
+    struct vcap_live record = {.key = pointer, .context = c->context, .device = (uint32_t)c->ordinal};
+    struct vcap_live stale;
+
+    if (!c->active)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        release(c->device, c->bytes, c->slot_state);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY)
+            vcap_device_full(c->device, c->ordinal, c->row, c->bytes);
+        return result;
+    }
+    if (bytes < c->bytes) {
+        release(c->device, c->bytes - bytes, c->slot_state);
+    } else if (bytes > c->bytes) {
+        uint64_t slot_state;
+        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &slot_state);
+
+        if (rc != 0)
+            goto undo;
+        if (slot_state != c->slot_state) { /* the slot was lost in between and the first part with it */
+            release(c->device, bytes - c->bytes, slot_state);
+            slot_state = 0;
+        }
+        c->slot_state = slot_state;
+    }
+    c->bytes = bytes;
+    record.bytes = bytes;
+    record.slot_state = c->slot_state;
+    if (vcap_live_enter(&record, &stale) != 0) {
+        vcap_log(VCAP_LOG_ERROR, "no memory to keep a record of %s: the allocation is given back",
+                 vcap_row_symbol(c->row));
+        goto undo;
+    }
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    if (record.slot_state != vcap_process.ledger.state)
+        vcap_record_follow(pointer);
+    return result;
+undo:
+    give_back(pointer);
+    release(c->device, c->bytes, c->slot_state);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force)
+{
+    CUdevice ordinal = (CUdevice)(device - vcap_process.device);
+    uint64_t slot_state;
+    int rc = charge(device, ordinal, row, bytes, force, &slot_state);
+
+    if (rc == 0)
+        vcap_ledger_note_overhead(&vcap_process.ledger, device->gpu, (int64_t)bytes);
+    return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void vcap_overhead_release(struct vcap_device *device, uint64_t bytes)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+
+    if (vcap_ledger_owns(l)) {
+        vcap_ledger_note_overhead(l, device->gpu, -(int64_t)bytes);
+        vcap_ledger_release(l, device->gpu, bytes);
+    }
+}

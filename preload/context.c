@@ -1,0 +1,218 @@
+/*
+ * The table of contexts.  Invariants:
+ *   - an entry's overhead is charged exactly once, and released when the entry goes;
+ *   - an entry or a record that was made after a destroying call reached the driver (birth not below the
+ *     number drawn before that call) outlives the sweep of that call;
+ *   - VMM handles and pool memory do not belong to a context and are not touched here.
+ */
+#include "preload/context.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "enforcer/log.h"
+#include "preload/charge.h"
+#include "preload/live.h"
+
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(element) ((element)->lost = true)
+#include <uthash.h>
+
+struct context {
+    CUcontext handle;
+    CUdevice ordinal;
+    enum vcap_context_kind kind;
+    uint64_t overhead;
+    uint64_t birth; /* of the last time the driver handed it out */
+    bool lost;
+    UT_hash_handle hh;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct context *table;
+static uint64_t removals; /* raised whenever an entry goes; a thread's memory of the last context is good
+                             only for one value of it */
+
+static __thread CUcontext met_context __attribute__((tls_model("initial-exec")));
+static __thread uint64_t met_removals __attribute__((tls_model("initial-exec")));
+
+uint64_t vcap_context_cost(void)
+{
+    uint64_t bytes = vcap_process.config.context_bytes;
+
+    return bytes == VCAP_CONTEXT_AUTO ? 0 : bytes;
+}
+
+static struct context *find(CUcontext handle)
+{
+    struct context *found = NULL;
+
+    HASH_FIND_PTR(table, &handle, found);
+    return found;
+}
+
+/* True: entered with this overhead.  False: known already (or no memory for it), overhead not taken over. */
+static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead)
+{
+    struct context *c, *fresh = calloc(1, sizeof(*fresh));
+    uint64_t stale_overhead = 0;
+    bool entered = false;
+    CUdevice stale_ordinal = 0;
+
+    pthread_mutex_lock(&lock);
+    c = find(handle);
+    if (c != NULL && (c->ordinal != ordinal || c->kind != kind)) { /* an old handle given out again */
+        stale_overhead = c->overhead;
+        stale_ordinal = c->ordinal;
+        HASH_DEL(table, c);
+        free(c);
+        c = NULL;
+        removals++;
+    }
+    if (c != NULL) {
+        c->birth = vcap_live_sweep_number();
+    } else if (fresh != NULL) {
+        fresh->handle = handle;
+        fresh->ordinal = ordinal;
+        fresh->kind = kind;
+        fresh->overhead = overhead;
+        fresh->birth = vcap_live_sweep_number();
+        HASH_ADD_PTR(table, handle, fresh);
+        entered = !fresh->lost;
+        if (entered)
+            fresh = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    free(fresh);
+    if (stale_overhead != 0)
+        vcap_overhead_release(&vcap_process.device[stale_ordinal], stale_overhead);
+    return entered;
+}
+
+void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead)
+{
+    if (!enter(context, ordinal, kind, overhead) && overhead != 0)
+        vcap_overhead_release(&vcap_process.device[ordinal], overhead);
+}
+
+void vcap_context_met(CUcontext context, CUdevice ordinal)
+{
+    uint64_t seen = __atomic_load_n(&removals, __ATOMIC_ACQUIRE), cost = vcap_context_cost();
+    struct vcap_device *device;
+    bool known;
+
+    if (met_context == context && met_removals == seen)
+        return;
+    pthread_mutex_lock(&lock);
+    known = find(context) != NULL;
+    pthread_mutex_unlock(&lock);
+    device = vcap_device(ordinal);
+    if (!known && device != NULL) {
+        if (cost != 0 && vcap_overhead_charge(device, VCAP_ROW_cuDevicePrimaryCtxRetain, cost, true) != CUDA_SUCCESS)
+            cost = 0;
+        vcap_context_enter(context, ordinal, VCAP_CONTEXT_PRIMARY, cost);
+    }
+    met_context = context;
+    met_removals = seen;
+}
+
+/* ---- going ---- */
+
+struct going {
+    CUcontext context; /* NULL: the primary one of ordinal */
+    CUdevice ordinal;
+};
+
+static bool belongs(const struct vcap_live *record, void *arg)
+{
+    const struct going *going = arg;
+    const struct context *c;
+    bool primary;
+
+    if (going->context != NULL)
+        return record->context == going->context;
+    if (record->device != (uint32_t)going->ordinal)
+        return false;
+    pthread_mutex_lock(&lock);
+    c = find(record->context);
+    primary = c == NULL || c->kind == VCAP_CONTEXT_PRIMARY;
+    pthread_mutex_unlock(&lock);
+    return primary;
+}
+
+static void freed(const struct vcap_live *record, void *arg)
+{
+    (void)arg;
+    vcap_record_release(record);
+}
+
+static void remove_entry(const struct going *going, uint64_t before)
+{
+    struct context *c, *next;
+    uint64_t overhead = 0;
+
+    pthread_mutex_lock(&lock);
+    HASH_ITER (hh, table, c, next) {
+        bool it = going->context != NULL ? c->handle == going->context
+                                         : c->ordinal == going->ordinal && c->kind == VCAP_CONTEXT_PRIMARY;
+
+        if (!it || c->birth >= before)
+            continue;
+        overhead += c->overhead;
+        HASH_DEL(table, c);
+        free(c);
+        __atomic_add_fetch(&removals, 1, __ATOMIC_ACQ_REL);
+    }
+    pthread_mutex_unlock(&lock);
+    if (overhead != 0)
+        vcap_overhead_release(&vcap_process.device[going->ordinal], overhead);
+}
+
+void vcap_context_gone(CUcontext context, uint64_t before)
+{
+    struct going going = {.context = context};
+    const struct context *c;
+
+    vcap_live_sweep(before, belongs, freed, &going);
+    pthread_mutex_lock(&lock);
+    c = find(context);
+    going.ordinal = c == NULL ? 0 : c->ordinal;
+    pthread_mutex_unlock(&lock);
+    if (c != NULL)
+        remove_entry(&going, before);
+}
+
+void vcap_primary_gone(CUdevice ordinal, uint64_t before, bool keeps_context)
+{
+    struct going going = {.context = NULL, .ordinal = ordinal};
+
+    vcap_live_sweep(before, belongs, freed, &going);
+    if (!keeps_context)
+        remove_entry(&going, before);
+}
+
+void vcap_context_charge_again(void)
+{
+    struct context *c, *next;
+
+    pthread_mutex_lock(&lock);
+    HASH_ITER (hh, table, c, next) {
+        const struct vcap_device *d = &vcap_process.device[c->ordinal];
+
+        if (c->overhead != 0 && vcap_ledger_charge(&vcap_process.ledger, d->gpu, c->overhead, VCAP_NO_LIMIT,
+                                                   VCAP_BOOK_ABOVE, NULL) == 0)
+            vcap_ledger_note_overhead(&vcap_process.ledger, d->gpu, (int64_t)c->overhead);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void vcap_context_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    memcpy(&lock, &fresh, sizeof(fresh));
+    table = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
+    met_context = NULL;
+    removals++;
+}

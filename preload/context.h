@@ -1,0 +1,46 @@
+/*
+ * The contexts of this process: which device, made by cuCtxCreate or taken for the primary one, and the
+ * overhead that is charged for each (VRAMCAP_CONTEXT_MIB).  Whether a primary context lives is asked of
+ * the driver, never counted.  Thread-safe; no lock is held over a driver call.
+ */
+#ifndef VRAMCAP_PRELOAD_CONTEXT_H
+#define VRAMCAP_PRELOAD_CONTEXT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "preload/cuda_api.h"
+#include "preload/preload.h"
+
+enum vcap_context_kind {
+    VCAP_CONTEXT_CREATED, /* by a cuCtxCreate that we saw */
+    VCAP_CONTEXT_PRIMARY  /* any other: the primary one, or made by ways that pass the hooks by */
+};
+
+/* What one context costs: VRAMCAP_CONTEXT_MIB in bytes; 0 when it is `auto` (unknown). */
+uint64_t vcap_context_cost(void);
+
+/*
+ * Enters a context that the driver has just handed out.  overhead: bytes already charged for it.  If the
+ * context was known with its overhead, the charge is given back here.
+ */
+void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead);
+
+/* A charging call found this context current: entered now if it was not known (retained behind the hooks,
+ * by the runtime's own tables), its overhead booked without refusal. */
+void vcap_context_met(CUcontext context, CUdevice ordinal);
+
+/* The driver has destroyed a context: everything it frees is taken off.  before: vcap_live_sweep_begin()
+ * from ahead of the driver's call. */
+void vcap_context_gone(CUcontext context, uint64_t before);
+
+/* The same for a device's primary context.  keeps_context: its allocations are gone, it is not. */
+void vcap_primary_gone(CUdevice ordinal, uint64_t before, bool keeps_context);
+
+/* In a new slot: the overhead of all living contexts once more. */
+void vcap_context_charge_again(void);
+
+/* In a forked child: the contexts are the parent's. */
+void vcap_context_forget(void);
+
+#endif

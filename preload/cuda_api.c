@@ -1,0 +1,237 @@
+/*
+ * The rows as data: names packed in one block without pointers (no relocations), found by hash.  The
+ * tables are made by the compiler but for the two hash indexes, which vcap_rows_index fills once.
+ */
+#include "preload/cuda_api.h"
+
+#include "preload/rows.h"
+
+struct vcap_real vcap_real;
+struct vcap_own vcap_own;
+
+/* Every symbol with its NUL, one after the other; offsets come from the members. */
+struct names {
+#define NAME(symbol, text) char symbol[sizeof(text)];
+#define HOOK(base, since, suffix, rule) NAME(base##suffix, #base #suffix)
+#define HOOK_STREAM(base, since, suffix, rule) \
+    NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptsz, #base #suffix "_ptsz")
+#define PASS HOOK
+#define PASS_STREAM HOOK_STREAM
+#define PASS_PTDS(base, since, suffix, why) \
+    NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptds, #base #suffix "_ptds")
+#define GAP HOOK
+#define GAP_STREAM HOOK_STREAM
+#include "preload/cuda_api.def"
+#undef NAME
+};
+
+static const struct names names = {
+#define NAME(symbol, text) .symbol = text,
+#define HOOK(base, since, suffix, rule) NAME(base##suffix, #base #suffix)
+#define HOOK_STREAM(base, since, suffix, rule) \
+    NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptsz, #base #suffix "_ptsz")
+#define PASS HOOK
+#define PASS_STREAM HOOK_STREAM
+#define PASS_PTDS(base, since, suffix, why) \
+    NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptds, #base #suffix "_ptds")
+#define GAP HOOK
+#define GAP_STREAM HOOK_STREAM
+#include "preload/cuda_api.def"
+#undef NAME
+};
+
+/* A twin exists from CUDA 7.0 or from its row's `since`, whichever is later. */
+#define TWIN_SINCE(since) ((since) > 7000 ? (since) : 7000)
+
+struct row {
+    uint16_t name; /* offset in names */
+    uint16_t since;
+    uint8_t base_length;
+    uint8_t kind;
+    uint8_t twin; /* 1: the per-thread variant */
+};
+
+#define ROW(symbol, base, since, kind, twin) \
+    {__builtin_offsetof(struct names, symbol), since, sizeof(#base) - 1, kind, twin},
+#define PAIR(base, since, suffix, end, kind) \
+    ROW(base##suffix, base, since, kind, 0) ROW(base##suffix##end, base, TWIN_SINCE(since), kind, 1)
+static const struct row rows[VCAP_ROWS] = {
+#define HOOK(base, since, suffix, rule) ROW(base##suffix, base, since, VCAP_KIND_HOOK, 0)
+#define HOOK_STREAM(base, since, suffix, rule) PAIR(base, since, suffix, _ptsz, VCAP_KIND_HOOK)
+#define PASS(base, since, suffix, why) ROW(base##suffix, base, since, VCAP_KIND_PASS, 0)
+#define PASS_STREAM(base, since, suffix, why) PAIR(base, since, suffix, _ptsz, VCAP_KIND_PASS)
+#define PASS_PTDS(base, since, suffix, why) PAIR(base, since, suffix, _ptds, VCAP_KIND_PASS)
+#define GAP(base, since, suffix, lost) ROW(base##suffix, base, since, VCAP_KIND_GAP, 0)
+#define GAP_STREAM(base, since, suffix, lost) PAIR(base, since, suffix, _ptsz, VCAP_KIND_GAP)
+#include "preload/cuda_api.def"
+};
+_Static_assert(sizeof(names) < UINT16_MAX, "offsets fit 16 bits");
+
+/* The counting stubs of gap_*.S. */
+#define STUB(symbol) extern char vcap_stub_##symbol[] __attribute__((visibility("hidden")));
+#define GAP(base, since, suffix, lost) STUB(base##suffix)
+#define GAP_STREAM(base, since, suffix, lost) STUB(base##suffix) STUB(base##suffix##_ptsz)
+#include "preload/cuda_api.def"
+#undef STUB
+
+/*
+ * What to hand out for a row.  The library is linked with -Bsymbolic, so these are our own functions even
+ * if another module defines the same names in front of us: two interposers never call each other in turns.
+ */
+static void *const hooks[VCAP_ROWS] = {
+#define HOOK(base, since, suffix, rule) [VCAP_ROW_##base##suffix] = (void *)base##suffix,
+#define HOOK_STREAM(base, since, suffix, rule)           \
+    [VCAP_ROW_##base##suffix] = (void *)base##suffix,    \
+    [VCAP_ROW_##base##suffix##_ptsz] = (void *)base##suffix##_ptsz,
+#define GAP(base, since, suffix, lost) [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,
+#define GAP_STREAM(base, since, suffix, lost)               \
+    [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,   \
+    [VCAP_ROW_##base##suffix##_ptsz] = vcap_stub_##base##suffix##_ptsz,
+#include "preload/cuda_api.def"
+};
+
+static const uint16_t gap_rows[] = {
+#define GAP(base, since, suffix, lost) VCAP_ROW_##base##suffix,
+#define GAP_STREAM(base, since, suffix, lost) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
+#include "preload/cuda_api.def"
+};
+
+#define INDEX_SIZE 1024u /* a power of two, above twice the rows */
+_Static_assert(VCAP_ROWS * 2 < INDEX_SIZE, "the indexes are at most half full");
+static uint16_t by_symbol[INDEX_SIZE]; /* row + 1; 0 = empty */
+static uint16_t by_address[INDEX_SIZE];
+
+static const char *text(unsigned row)
+{
+    return (const char *)&names + rows[row].name;
+}
+
+static uint32_t hash_name(const char *name, unsigned length)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+
+    for (unsigned i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static uint32_t hash_address(const void *address)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (uint32_t)(mixed >> 40);
+}
+
+static unsigned length_of(const char *name)
+{
+    unsigned length = 0;
+
+    while (name[length] != 0)
+        length++;
+    return length;
+}
+
+static bool starts(const char *name, const char *with, unsigned length)
+{
+    for (unsigned i = 0; i < length; i++)
+        if (name[i] != with[i])
+            return false;
+    return true;
+}
+
+enum vcap_row_kind vcap_row_kind(unsigned row)
+{
+    return (enum vcap_row_kind)rows[row].kind;
+}
+
+const char *vcap_row_symbol(unsigned row)
+{
+    return text(row);
+}
+
+void *vcap_row_hook(unsigned row)
+{
+    return hooks[row];
+}
+
+unsigned vcap_gap_row(uint32_t gap)
+{
+    return gap_rows[gap];
+}
+
+void **vcap_row_real(unsigned row)
+{
+    return (void **)(void *)&vcap_real + row;
+}
+
+void vcap_rows_index(void)
+{
+    for (unsigned row = 0; row < VCAP_ROWS; row++) {
+        const void *address = *vcap_row_real(row);
+        uint32_t at = hash_name(text(row), length_of(text(row)));
+
+        while (by_symbol[at % INDEX_SIZE] != 0)
+            at++;
+        by_symbol[at % INDEX_SIZE] = (uint16_t)(row + 1);
+        if (address == NULL)
+            continue;
+        for (at = hash_address(address); by_address[at % INDEX_SIZE] != 0; at++)
+            ;
+        by_address[at % INDEX_SIZE] = (uint16_t)(row + 1);
+    }
+}
+
+int vcap_row_by_symbol(const char *name)
+{
+    unsigned length = length_of(name);
+
+    for (uint32_t at = hash_name(name, length); by_symbol[at % INDEX_SIZE] != 0; at++) {
+        unsigned row = by_symbol[at % INDEX_SIZE] - 1u;
+
+        if (starts(text(row), name, length + 1))
+            return (int)row;
+    }
+    return -1;
+}
+
+int vcap_row_by_address(const char *base, const void *address)
+{
+    unsigned length = length_of(base);
+    int found = -1;
+
+    for (uint32_t at = hash_address(address); by_address[at % INDEX_SIZE] != 0; at++) {
+        unsigned row = by_address[at % INDEX_SIZE] - 1u;
+
+        if (*vcap_row_real(row) != address)
+            continue;
+        found = (int)row;
+        /* two names of one function: the one that was asked for */
+        if (rows[row].base_length == length && starts(text(row), base, length))
+            break;
+    }
+    return found;
+}
+
+int vcap_row_by_version(const char *base, int version, bool per_thread)
+{
+    unsigned length = length_of(base);
+    int found = -1;
+
+    for (unsigned row = 0; row < VCAP_ROWS; row++) {
+        const struct row *r = &rows[row];
+
+        if (r->twin == 0 && r->since <= version && r->base_length == length &&
+            starts(text(row), base, length) && (found < 0 || r->since > rows[found].since))
+            found = (int)row;
+    }
+    /* a twin stands right behind its row */
+    if (found >= 0 && per_thread && found + 1 < VCAP_ROWS && rows[found + 1].twin != 0 &&
+        rows[found + 1].since <= version)
+        found++;
+    return found;
+}
+
+bool vcap_base_is_known(const char *base)
+{
+    return vcap_row_by_version(base, UINT16_MAX, true) >= 0;
+}

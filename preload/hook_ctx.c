@@ -1,0 +1,206 @@
+/*
+ * Contexts: their overhead when they come, what the driver frees when they go.  Creation reserves the
+ * overhead first and is refused if it has no room; a destroying call is looked at only after the driver
+ * has answered, since only the driver knows whether it was the last reference.
+ */
+#include <string.h>
+
+#include "preload/charge.h"
+#include "preload/context.h"
+
+/* Reserves the overhead of one context.  *device stays NULL where there is nothing to reserve. */
+static CUresult reserve(CUdevice ordinal, unsigned row, struct vcap_device **device, uint64_t *cost)
+{
+    *device = NULL;
+    *cost = vcap_context_cost();
+    if (vcap_mode_now() == VCAP_MODE_DENY)
+        return CUDA_SUCCESS; /* allocations are denied, contexts are not */
+    *device = vcap_device(ordinal);
+    if (*device == NULL || *cost == 0)
+        return CUDA_SUCCESS;
+    return vcap_overhead_charge(*device, row, *cost, false);
+}
+
+static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, unsigned row,
+                        struct vcap_device *device, uint64_t cost, enum vcap_context_kind kind)
+{
+    if (device == NULL)
+        return result;
+    if (result == CUDA_SUCCESS && context != NULL) {
+        vcap_context_enter(context, ordinal, kind, cost);
+        return result;
+    }
+    if (cost != 0)
+        vcap_overhead_release(device, cost);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        vcap_device_full(device, ordinal, row, cost);
+    return result;
+}
+
+/* One body for the four ABIs: `call` is the driver's call with its own argument list. */
+#define CREATE(function, pctx, ordinal, call)                                                            \
+    struct vcap_device *device;                                                                          \
+    CUcontext context = NULL;                                                                            \
+    uint64_t cost;                                                                                       \
+    CUresult result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                             \
+                                                                                                         \
+    if (result != CUDA_SUCCESS)                                                                          \
+        return result;                                                                                   \
+    result = call;                                                                                       \
+    result = created(result, context, ordinal, VCAP_ROW_##function, device, cost, VCAP_CONTEXT_CREATED); \
+    if (result == CUDA_SUCCESS && (pctx) != NULL)                                                        \
+        *(pctx) = context;                                                                               \
+    return result
+
+CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    VCAP_ENTER(cuCtxCreate, (pctx, flags, dev));
+    CREATE(cuCtxCreate, pctx, dev, real.cuCtxCreate(pctx != NULL ? &context : NULL, flags, dev));
+}
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    VCAP_ENTER(cuCtxCreate_v2, (pctx, flags, dev));
+    CREATE(cuCtxCreate_v2, pctx, dev, real.cuCtxCreate_v2(pctx != NULL ? &context : NULL, flags, dev));
+}
+
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                                unsigned int flags, CUdevice dev)
+{
+    VCAP_ENTER(cuCtxCreate_v3, (pctx, paramsArray, numParams, flags, dev));
+    CREATE(cuCtxCreate_v3, pctx, dev,
+           real.cuCtxCreate_v3(pctx != NULL ? &context : NULL, paramsArray, numParams, flags, dev));
+}
+
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                                CUdevice dev)
+{
+    VCAP_ENTER(cuCtxCreate_v4, (pctx, ctxCreateParams, flags, dev));
+    CREATE(cuCtxCreate_v4, pctx, dev,
+           real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, ctxCreateParams, flags, dev));
+}
+
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
+{
+    uint64_t before;
+    CUresult result;
+
+    VCAP_ENTER(cuCtxDestroy_v2, (ctx));
+    before = vcap_live_sweep_begin();
+    result = real.cuCtxDestroy_v2(ctx);
+    if (result == CUDA_SUCCESS)
+        vcap_context_gone(ctx, before);
+    return result;
+}
+
+CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
+{
+    uint64_t before;
+    CUresult result;
+
+    VCAP_ENTER(cuCtxDestroy, (ctx));
+    before = vcap_live_sweep_begin();
+    result = real.cuCtxDestroy(ctx);
+    if (result == CUDA_SUCCESS)
+        vcap_context_gone(ctx, before);
+    return result;
+}
+
+/* Must be current to the calling thread; if it is not any more afterwards, that was the last reference. */
+CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
+{
+    CUcontext current = NULL;
+    uint64_t before;
+    CUresult result;
+
+    VCAP_ENTER(cuCtxDetach, (ctx));
+    before = vcap_live_sweep_begin();
+    result = real.cuCtxDetach(ctx);
+    if (result == CUDA_SUCCESS && vcap_own.cuCtxGetCurrent != NULL &&
+        vcap_own.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != ctx)
+        vcap_context_gone(ctx, before);
+    return result;
+}
+
+/* 1 active, 0 not, -1 the driver does not say. */
+static int primary_is_active(CUdevice dev)
+{
+    unsigned int flags = 0;
+    int active = 0;
+
+    if (vcap_own.cuDevicePrimaryCtxGetState == NULL ||
+        vcap_own.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS)
+        return -1;
+    return active != 0;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    struct vcap_device *device = NULL;
+    CUcontext context = NULL;
+    uint64_t cost = 0;
+    CUresult result = CUDA_SUCCESS;
+
+    VCAP_ENTER(cuDevicePrimaryCtxRetain, (pctx, dev));
+    if (vcap_context_cost() != 0 && primary_is_active(dev) != 1)
+        result = reserve(dev, VCAP_ROW_cuDevicePrimaryCtxRetain, &device, &cost);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuDevicePrimaryCtxRetain(pctx != NULL ? &context : NULL, dev);
+    result = created(result, context, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, device, cost, VCAP_CONTEXT_PRIMARY);
+    if (device == NULL && result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
+        vcap_context_met(context, dev); /* active already, or without a cost */
+    if (result == CUDA_SUCCESS && pctx != NULL)
+        *pctx = context;
+    return result;
+}
+
+static CUresult primary_released(CUresult result, CUdevice dev, uint64_t before)
+{
+    if (result == CUDA_SUCCESS && primary_is_active(dev) == 0)
+        vcap_primary_gone(dev, before, false);
+    return result;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    uint64_t before;
+
+    VCAP_ENTER(cuDevicePrimaryCtxRelease_v2, (dev));
+    before = vcap_live_sweep_begin();
+    return primary_released(real.cuDevicePrimaryCtxRelease_v2(dev), dev, before);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    uint64_t before;
+
+    VCAP_ENTER(cuDevicePrimaryCtxRelease, (dev));
+    before = vcap_live_sweep_begin();
+    return primary_released(real.cuDevicePrimaryCtxRelease(dev), dev, before);
+}
+
+static CUresult primary_reset(CUresult result, CUdevice dev, uint64_t before)
+{
+    if (result == CUDA_SUCCESS)
+        vcap_primary_gone(dev, before, primary_is_active(dev) != 0);
+    return result;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    uint64_t before;
+
+    VCAP_ENTER(cuDevicePrimaryCtxReset_v2, (dev));
+    before = vcap_live_sweep_begin();
+    return primary_reset(real.cuDevicePrimaryCtxReset_v2(dev), dev, before);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    uint64_t before;
+
+    VCAP_ENTER(cuDevicePrimaryCtxReset, (dev));
+    before = vcap_live_sweep_begin();
+    return primary_reset(real.cuDevicePrimaryCtxReset(dev), dev, before);
+}

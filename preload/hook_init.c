@@ -1,0 +1,56 @@
+/*
+ * cuInit: the driver first, then our own setting up, so that a wrong configuration is said at the start
+ * and a process that only initialises has its slot.  What happens here never makes cuInit fail.
+ * And what the table's GAPs and unknown variants leave behind: one line, one event each.
+ */
+#include "enforcer/log.h"
+#include "preload/preload.h"
+
+CUresult CUDAAPI cuInit(unsigned int flags)
+{
+    CUresult result;
+
+    if (!vcap_bind())
+        return CUDA_ERROR_NO_DEVICE;
+    if (real.cuInit == NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = real.cuInit(flags);
+    if (result == CUDA_SUCCESS && !vcap_is_inner_call(__builtin_return_address(0)))
+        vcap_start();
+    return result;
+}
+
+static void note(const char *name, uint32_t code)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_GAP, .gpu = UINT32_MAX, .name = name, .code = code};
+
+    if (vcap_ledger_owns(l))
+        __atomic_fetch_add(&l->slots[l->slot].gaps, 1, __ATOMIC_RELAXED);
+    if (l->base != NULL)
+        vcap_ledger_event(l, &event);
+}
+
+void vcap_gap_met(unsigned row)
+{
+    if (vcap_mode_now() == VCAP_MODE_PASSIVE)
+        return;
+    note(vcap_row_symbol(row), 0);
+    vcap_log(VCAP_LOG_WARN, "%s is not accounted by this version: memory that it takes or gives back is not in "
+                            "the ledger (docs/apis.md says what is lost)",
+             vcap_row_symbol(row));
+}
+
+void vcap_unknown_variant_met(const char *name, int version)
+{
+    static uint32_t said;
+
+    if (vcap_mode_now() == VCAP_MODE_PASSIVE)
+        return;
+    if (__atomic_fetch_add(&said, 1, __ATOMIC_RELAXED) != 0)
+        return;
+    note(name, (uint32_t)version);
+    vcap_log(VCAP_LOG_WARN, "%s of CUDA %d.%d is newer than this version of vramcap knows: not accounted; "
+                            "install a newer vramcap",
+             name, version / 1000, version % 1000 / 10);
+}

@@ -1,0 +1,178 @@
+/*
+ * Linear, pitched and managed memory, and its release, in both ABIs.  Each body reserves before the driver
+ * is called (charge.h); a release takes the record out before the driver is called and puts it back if the
+ * driver fails.  The v1 functions have 32-bit sizes and pointers.
+ */
+#include <string.h>
+
+#include "enforcer/rules.h"
+#include "preload/charge.h"
+
+static CUresult free_v1(uint64_t pointer)
+{
+    return real.cuMemFree((CUdeviceptr_v1)pointer);
+}
+
+static CUresult free_v2(uint64_t pointer)
+{
+    return real.cuMemFree_v2((CUdeviceptr)pointer);
+}
+
+CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    uint64_t bytes = vcap_rule_linear(bytesize);
+    CUdeviceptr pointer = 0;
+    struct vcap_charge c;
+    CUresult result;
+
+    VCAP_ENTER(cuMemAlloc_v2, (dptr, bytesize));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAlloc_v2, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuMemAlloc_v2(dptr != NULL ? &pointer : NULL, bytesize);
+    result = vcap_charge_end(&c, result, pointer, bytes, free_v2);
+    if (result == CUDA_SUCCESS && dptr != NULL)
+        *dptr = pointer;
+    return result;
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
+{
+    uint64_t bytes = vcap_rule_linear(bytesize);
+    CUdeviceptr_v1 pointer = 0;
+    struct vcap_charge c;
+    CUresult result;
+
+    VCAP_ENTER(cuMemAlloc, (dptr, bytesize));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAlloc, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuMemAlloc(dptr != NULL ? &pointer : NULL, bytesize);
+    result = vcap_charge_end(&c, result, pointer, bytes, free_v1);
+    if (result == CUDA_SUCCESS && dptr != NULL)
+        *dptr = pointer;
+    return result;
+}
+
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                                    unsigned int ElementSizeBytes)
+{
+    CUdeviceptr pointer = 0;
+    size_t pitch = 0;
+    struct vcap_charge c;
+    CUresult result;
+
+    VCAP_ENTER(cuMemAllocPitch_v2, (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch_v2, vcap_rule_pitched_least(WidthInBytes, Height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuMemAllocPitch_v2(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL,
+                                     WidthInBytes, Height, ElementSizeBytes);
+    result = vcap_charge_end(&c, result, pointer, vcap_rule_pitched(pitch, Height), free_v2);
+    if (result == CUDA_SUCCESS && dptr != NULL)
+        *dptr = pointer;
+    if (result == CUDA_SUCCESS && pPitch != NULL)
+        *pPitch = pitch;
+    return result;
+}
+
+CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
+                                 unsigned int Height, unsigned int ElementSizeBytes)
+{
+    CUdeviceptr_v1 pointer = 0;
+    unsigned int pitch = 0;
+    struct vcap_charge c;
+    CUresult result;
+
+    VCAP_ENTER(cuMemAllocPitch, (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch, vcap_rule_pitched_least(WidthInBytes, Height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuMemAllocPitch(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL, WidthInBytes,
+                                  Height, ElementSizeBytes);
+    result = vcap_charge_end(&c, result, pointer, vcap_rule_pitched(pitch, Height), free_v1);
+    if (result == CUDA_SUCCESS && dptr != NULL)
+        *dptr = pointer;
+    if (result == CUDA_SUCCESS && pPitch != NULL)
+        *pPitch = pitch;
+    return result;
+}
+
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+    uint64_t bytes = vcap_rule_linear(bytesize);
+    CUdeviceptr pointer = 0;
+    struct vcap_charge c;
+    CUresult result;
+
+    VCAP_ENTER(cuMemAllocManaged, (dptr, bytesize, flags));
+    if (vcap_process.config.managed == VCAP_MANAGED_IGNORE && vcap_mode_now() != VCAP_MODE_DENY)
+        return real.cuMemAllocManaged(dptr, bytesize, flags);
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocManaged, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuMemAllocManaged(dptr != NULL ? &pointer : NULL, bytesize, flags);
+    result = vcap_charge_end(&c, result, pointer, bytes, free_v2);
+    if (result == CUDA_SUCCESS && dptr != NULL)
+        *dptr = pointer;
+    return result;
+}
+
+/* After the driver has answered for a pointer whose record was taken out. */
+static CUresult released(CUresult result, bool ours, const struct vcap_live *record)
+{
+    struct vcap_live stale;
+
+    if (!ours)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        vcap_record_release(record);
+        return result;
+    }
+    /* still allocated; without memory for the record the charge stays until the process ends */
+    if (vcap_live_enter(record, &stale) == 0 && record->slot_state != vcap_process.ledger.state)
+        vcap_record_follow(record->key);
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    return result;
+}
+
+CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
+{
+    struct vcap_live record;
+    bool ours;
+
+    VCAP_ENTER(cuMemFree_v2, (dptr));
+    ours = vcap_live_take(dptr, &record);
+    return released(real.cuMemFree_v2(dptr), ours, &record);
+}
+
+CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
+{
+    struct vcap_live record;
+    bool ours;
+
+    VCAP_ENTER(cuMemFree, (dptr));
+    ours = vcap_live_take(dptr, &record);
+    return released(real.cuMemFree(dptr), ours, &record);
+}
+
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    struct vcap_live record;
+    bool ours;
+
+    VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
+    ours = vcap_live_take(dptr, &record);
+    return released(real.cuMemFreeAsync(dptr, hStream), ours, &record);
+}
+
+CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
+{
+    struct vcap_live record;
+    bool ours;
+
+    VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
+    ours = vcap_live_take(dptr, &record);
+    return released(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
+}

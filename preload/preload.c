@@ -1,0 +1,346 @@
+/*
+ * Setting the process up: configuration, ledger, devices, failure policy, fork.  Invariants:
+ *   - nothing happens before a hook finds a driver loaded: no file, descriptor, mapping, thread, output;
+ *   - configuration is read once, at the first CUDA call, and a forked child keeps it: what a process
+ *     changes in its environment later cannot widen its ceiling;
+ *   - an error never ends in a wider ceiling unless VRAMCAP_ON_ERROR=allow says so, and is said once.
+ */
+#include "preload/preload.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "enforcer/ceiling.h"
+#include "enforcer/kernel.h"
+#include "enforcer/ledger_path.h"
+#include "enforcer/ledger_reap.h"
+#include "preload/charge.h"
+#include "preload/context.h"
+
+struct vcap_process vcap_process;
+static uint32_t zero_word;
+uint32_t *vcap_ready_word = &zero_word;
+uint32_t vcap_mode_word;
+
+/* The page that fork wipes. */
+struct page {
+    uint32_t ready;    /* 1: set up; release-stored by vcap_start */
+    uint32_t starting; /* futex: 1 while a thread is in vcap_start */
+};
+
+static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* devices, slot renewal */
+static bool config_read; /* written under page.starting */
+static int config_error; /* of vcap_config_read */
+static char config_why[256];
+static char ledger_key[VCAP_KEY_MAX];
+static const char *ledger_key_wanted; /* NULL: any */
+
+static void forked_child(void)
+{
+    struct page *page = (struct page *)(void *)vcap_ready_word;
+
+    vcap_ledger_fork_child();
+    if (vcap_ready_word != &zero_word) { /* where MADV_WIPEONFORK is missing (before Linux 4.14) */
+        page->ready = 0;
+        page->starting = 0;
+    }
+}
+
+static struct page *get_page(void)
+{
+    uint32_t *word = __atomic_load_n(&vcap_ready_word, __ATOMIC_ACQUIRE), *expected = &zero_word;
+    void *fresh;
+
+    if (word != &zero_word)
+        return (struct page *)(void *)word;
+    fresh = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED)
+        return NULL;
+    madvise(fresh, 4096, MADV_WIPEONFORK);
+    if (!__atomic_compare_exchange_n(&vcap_ready_word, &expected, (uint32_t *)fresh, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE)) {
+        munmap(fresh, 4096);
+        return (struct page *)(void *)expected;
+    }
+    pthread_atfork(vcap_ledger_fork_lock, vcap_ledger_fork_unlock, forked_child);
+    return fresh;
+}
+
+/* What VRAMCAP_ON_ERROR says about an unusable configuration or ledger.  problem: said once. */
+static enum vcap_mode failed(const char *problem)
+{
+    bool allow = vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW;
+
+    vcap_log(VCAP_LOG_ERROR, "%s; %s", problem,
+             allow ? "no ceiling is in force in this process (VRAMCAP_ON_ERROR=allow)"
+                   : "GPU memory is denied to this process (VRAMCAP_ON_ERROR=deny)");
+    return allow ? VCAP_MODE_PASSIVE : VCAP_MODE_DENY;
+}
+
+/* Which file, and what may be done about it. */
+static int open_ledger(char *why, size_t why_size)
+{
+    struct vcap_config *config = &vcap_process.config;
+    enum vcap_lf_mode mode = config->enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
+    char path[VCAP_LEDGER_PATH_MAX], reason[160];
+    uint32_t what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
+    struct stat st;
+    int rc;
+
+    ledger_key_wanted = NULL;
+    if (config->ledger[0] != 0) {
+        snprintf(path, sizeof(path), "%s", config->ledger);
+    } else if (vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        snprintf(path, sizeof(path), "%s", VCAP_LEDGER_HOST_PATH);
+        what = VCAP_OPEN_CLAIM;
+    } else {
+        rc = vcap_key_compute("/proc", "/sys/fs/cgroup", ledger_key);
+        if (rc < 0) {
+            snprintf(why, why_size, "ledger: no key for this container from /proc (%s); set VRAMCAP_LEDGER",
+                     strerror(-rc));
+            return rc;
+        }
+        snprintf(path, sizeof(path), "%s%s", VCAP_LEDGER_SHM_PREFIX, ledger_key);
+        ledger_key_wanted = ledger_key;
+        what |= VCAP_OPEN_RENEW;
+    }
+    rc = vcap_ledger_open(&vcap_process.ledger, path, ledger_key_wanted, what, mode, reason, sizeof(reason));
+    if (rc != 0)
+        snprintf(why, why_size, "ledger %s: %s", path, reason);
+    return rc;
+}
+
+static enum vcap_mode set_up(void)
+{
+    struct vcap_config *config = &vcap_process.config;
+    char why[VCAP_LEDGER_PATH_MAX + 192];
+
+    if (!config_read) {
+        config_error = vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
+        vcap_log_setup(config->log_level, config->log_file);
+        config_read = true;
+    }
+    if (vcap_process.ledger.base != NULL) { /* a forked child: the file is mapped, the slot is the parent's */
+        const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+        memcpy(&process_lock, &fresh, sizeof(fresh)); /* its holder may be a thread of the parent */
+        vcap_ledger_forget(&vcap_process.ledger);
+        vcap_process.ledger.pidns = vcap_pidns_inode();
+        vcap_live_forget();
+        vcap_context_forget();
+        return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+    }
+    if (config_error == 0 && config->enable == VCAP_ENABLE_PASSIVE)
+        return VCAP_MODE_PASSIVE;
+    if (config_error != 0)
+        return failed(config_why);
+    if (!config->memory_set && !config->mps_set)
+        return failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
+                      "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)");
+    if (open_ledger(why, sizeof(why)) != 0)
+        return failed(why);
+    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+}
+
+enum vcap_mode vcap_start(void)
+{
+    struct page *page = get_page();
+    uint32_t seen = 0;
+    int saved = errno;
+    enum vcap_mode mode;
+
+    if (page == NULL)
+        return VCAP_MODE_DENY; /* not even a page of memory */
+    while (__atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 1) {
+        seen = 0;
+        if (!__atomic_compare_exchange_n(&page->starting, &seen, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            vcap_sys_futex_wait(&page->starting, 1);
+            continue;
+        }
+        if (__atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 1) {
+            mode = set_up();
+            __atomic_store_n(&vcap_mode_word, (uint32_t)mode, __ATOMIC_RELAXED);
+            __atomic_store_n(&page->ready, 1, __ATOMIC_RELEASE);
+        }
+        __atomic_store_n(&page->starting, 0, __ATOMIC_RELEASE);
+        vcap_sys_futex_wake(&page->starting, INT32_MAX);
+    }
+    errno = saved;
+    return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
+}
+
+/* The device's row in the ledger and the ceilings that hold for it here.  process_lock is held. */
+static int place_device(struct vcap_device *d, uint32_t ordinal)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ceiling own = vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
+    uint64_t container;
+    uint32_t gpu;
+    int rc = vcap_ledger_gpu(l, d->uuid, d->mig ? VCAP_LF_GPU_MIG : 0, ordinal, d->card_bytes, &gpu);
+
+    if (rc != 0)
+        return rc;
+    d->gpu = gpu;
+    d->limit_bytes = VCAP_NO_LIMIT;
+    if (own.bytes != VCAP_NO_LIMIT) {
+        uint64_t word = (l->flags & VCAP_LF_HOST_MADE) != 0
+                            ? __atomic_load_n(&l->gpus[gpu].ceiling, __ATOMIC_ACQUIRE)
+                            : vcap_ledger_propose_ceiling(l, gpu, own.bytes, own.source);
+
+        container = vcap_ceiling_bytes(word);
+        if (own.bytes < container)
+            d->limit_bytes = own.bytes;
+        if (own.bytes > container) {
+            struct vcap_event event = {.kind = VCAP_LF_EVENT_CONFIG, .gpu = gpu, .bytes = own.bytes,
+                                       .limit = container, .name = "VRAMCAP_MEMORY_MIB above the container's"};
+
+            vcap_log(VCAP_LOG_WARN,
+                     "GPU %u (%s): this process asks for a ceiling of %llu MiB, the container's is %llu MiB "
+                     "and stays",
+                     ordinal, d->name, (unsigned long long)(own.bytes >> 20),
+                     (unsigned long long)(container >> 20));
+            vcap_ledger_event(l, &event);
+        }
+    }
+    return 0;
+}
+
+/* The slot's view of a device: which rows it uses, its own ceiling, overhead known or not. */
+static void note_device(const struct vcap_device *d)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+
+    if (!vcap_ledger_owns(l))
+        return;
+    __atomic_fetch_or(&l->slots[l->slot].index_mask, 1u << d->gpu, __ATOMIC_RELAXED);
+    vcap_ledger_cell(l, (uint32_t)l->slot, d->gpu)->limit_bytes = d->limit_bytes;
+    if (vcap_process.config.context_bytes != VCAP_CONTEXT_AUTO)
+        vcap_ledger_note_overhead(l, d->gpu, 0);
+}
+
+static int identify_device(struct vcap_device *d, CUdevice ordinal)
+{
+    CUuuid parent, own;
+    size_t total = 0;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+    memset(&parent, 0, sizeof(parent));
+    memset(&own, 0, sizeof(own));
+    if (vcap_own.cuDeviceGetUuid != NULL)
+        result = vcap_own.cuDeviceGetUuid(&parent, ordinal);
+    /* v1 gives the parent of a MIG slice, v2 the slice itself: if they differ it is one */
+    if (vcap_own.cuDeviceGetUuid_v2 != NULL && vcap_own.cuDeviceGetUuid_v2(&own, ordinal) == CUDA_SUCCESS)
+        d->mig = result == CUDA_SUCCESS && memcmp(&own, &parent, sizeof(own)) != 0;
+    else if (result == CUDA_SUCCESS)
+        own = parent;
+    else
+        return -ENODEV;
+    memcpy(d->uuid, &own, sizeof(d->uuid));
+    vcap_uuid_format(d->name, d->uuid, d->mig);
+    if (real.cuDeviceTotalMem_v2 != NULL && real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
+        d->card_bytes = total;
+    return 0;
+}
+
+struct vcap_device *vcap_device(CUdevice ordinal)
+{
+    struct vcap_device *d;
+    int rc;
+
+    if (ordinal < 0 || ordinal >= VCAP_DEVICES_MAX)
+        return NULL;
+    d = &vcap_process.device[ordinal];
+    if (__builtin_expect(__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == 1, 1))
+        return d;
+    if (vcap_process.ledger.base == NULL)
+        return NULL;
+    /* two threads may both ask the driver, which is harmless; no lock is held over it */
+    {
+        struct vcap_device found;
+
+        memset(&found, 0, sizeof(found));
+        if (identify_device(&found, ordinal) != 0)
+            return NULL;
+        pthread_mutex_lock(&process_lock);
+        rc = 0;
+        if (d->state == 0) {
+            *d = found;
+            rc = place_device(d, (uint32_t)ordinal);
+            if (rc == 0) {
+                note_device(d);
+                __atomic_store_n(&d->state, 1, __ATOMIC_RELEASE);
+            }
+        }
+        pthread_mutex_unlock(&process_lock);
+    }
+    if (rc != 0) {
+        vcap_log(VCAP_LOG_ERROR, "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
+                 (int)ordinal, d->name);
+        return NULL;
+    }
+    return d;
+}
+
+uint64_t vcap_device_ceiling(const struct vcap_device *device)
+{
+    uint64_t container = vcap_ceiling_bytes(
+        __atomic_load_n(&vcap_process.ledger.gpus[device->gpu].ceiling, __ATOMIC_ACQUIRE));
+
+    return container < device->limit_bytes ? container : device->limit_bytes;
+}
+
+/* Charges one live record in the present slot, unless it is already. */
+static void charge_again(struct vcap_live *record, void *arg)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+
+    (void)arg;
+    if (record->slot_state == l->state)
+        return;
+    vcap_ledger_charge(l, vcap_process.device[record->device].gpu, record->bytes, VCAP_NO_LIMIT, VCAP_BOOK_ABOVE,
+                       NULL);
+    record->slot_state = l->state;
+}
+
+void vcap_record_follow(uint64_t key)
+{
+    vcap_live_with(key, charge_again, NULL);
+}
+
+bool vcap_slot_renew(void)
+{
+    enum vcap_lf_mode mode =
+        vcap_process.config.enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
+    struct vcap_ledger *l = &vcap_process.ledger;
+    int rc = 0, saved = errno;
+
+    pthread_mutex_lock(&process_lock);
+    if (!vcap_ledger_owns(l)) {
+        bool had_one = l->slot >= 0;
+
+        rc = vcap_ledger_claim(l, mode);
+        if (rc == 0) {
+            for (uint32_t i = 0; i < VCAP_DEVICES_MAX; i++)
+                if (vcap_process.device[i].state == 1)
+                    note_device(&vcap_process.device[i]);
+            vcap_live_each(charge_again, NULL);
+            vcap_context_charge_again();
+            if (had_one)
+                vcap_log(VCAP_LOG_WARN, "this process's slot in ledger %s was taken from it; it has a new one and "
+                                        "its charges are booked again", l->path);
+        }
+    }
+    pthread_mutex_unlock(&process_lock);
+    if (rc != 0) {
+        char problem[VCAP_LEDGER_PATH_MAX + 128];
+
+        snprintf(problem, sizeof(problem), "ledger %s: no slot for this process (%s)", l->path,
+                 rc == -EUSERS ? "every one is taken by a living process" : strerror(-rc));
+        __atomic_store_n(&vcap_mode_word, (uint32_t)failed(problem), __ATOMIC_RELAXED);
+    }
+    errno = saved;
+    return rc == 0;
+}

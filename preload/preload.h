@@ -1,0 +1,92 @@
+/*
+ * The process's state: what mode it is in, its configuration, its ledger, its devices.  Set up lazily by
+ * the first hook that needs it, renewed in a forked child, never torn down.
+ */
+#ifndef VRAMCAP_PRELOAD_PRELOAD_H
+#define VRAMCAP_PRELOAD_PRELOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "enforcer/config.h"
+#include "enforcer/ledger.h"
+#include "preload/cuda_api.h"
+
+enum vcap_mode {
+    VCAP_MODE_PASSIVE = 1, /* everything goes straight to the driver */
+    VCAP_MODE_ENFORCE,
+    VCAP_MODE_AUDIT, /* booked, never refused */
+    VCAP_MODE_DENY   /* configuration or ledger unusable: nothing is granted */
+};
+
+#define VCAP_DEVICES_MAX 64
+
+struct vcap_device {
+    uint32_t state; /* 0 unknown, 1 ready; written under process.lock */
+    uint32_t gpu;   /* row in the ledger */
+    uint8_t uuid[16];
+    bool mig;
+    char name[48];        /* "GPU-..." or "MIG-..." */
+    uint64_t limit_bytes; /* this process's own lower ceiling; VCAP_NO_LIMIT = none */
+    uint64_t card_bytes;
+};
+
+struct vcap_process {
+    struct vcap_config config;
+    struct vcap_ledger ledger;
+    struct vcap_device device[VCAP_DEVICES_MAX];
+};
+extern struct vcap_process vcap_process;
+
+/* One word of a page that fork wipes: 0 until set up, in a child again. */
+extern uint32_t *vcap_ready_word;
+extern uint32_t vcap_mode_word; /* enum vcap_mode; valid while *vcap_ready_word is 1 */
+
+/* Sets the process up (or a forked child again).  The driver is bound. */
+enum vcap_mode vcap_start(void);
+
+static inline enum vcap_mode vcap_mode_now(void)
+{
+    /* pairs with the release stores of vcap_start */
+    const uint32_t *word = __atomic_load_n(&vcap_ready_word, __ATOMIC_ACQUIRE);
+
+    if (__builtin_expect(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 1, 1))
+        return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
+    return vcap_start();
+}
+
+/* A device by ordinal, made ready on first use; NULL: the driver does not know it, or (after one line)
+ * its row in the ledger cannot be had. */
+struct vcap_device *vcap_device(CUdevice ordinal);
+
+/*
+ * This process's slot was taken from it (reaped, reset, restored elsewhere) or it is a forked child
+ * without one: takes a slot and charges what is live again.  False: none can be had (said once); what
+ * VRAMCAP_ON_ERROR says then is the mode afterwards.
+ */
+bool vcap_slot_renew(void);
+
+/* The record of this key was charged in a slot that is not ours any more: charges it in the present one. */
+void vcap_record_follow(uint64_t key);
+
+/* The ceiling that holds for this process on a device: the lower of the container's and its own. */
+uint64_t vcap_device_ceiling(const struct vcap_device *device);
+
+/* ---- how every hook begins ---- */
+
+/*
+ * Returns from the hook unless it has something to do here: without a driver, from inside the driver, or
+ * in passive mode.  args: the call's arguments in parentheses.
+ */
+#define VCAP_ENTER(function, args)                                                   \
+    do {                                                                             \
+        if (__builtin_expect(!vcap_bind(), 0))                                       \
+            return CUDA_ERROR_NO_DEVICE;                                             \
+        if (__builtin_expect(real.function == NULL, 0))                              \
+            return CUDA_ERROR_NOT_SUPPORTED;                                         \
+        if (vcap_is_inner_call(__builtin_return_address(0)) ||                       \
+            vcap_mode_now() == VCAP_MODE_PASSIVE)                                    \
+            return real.function args;                                               \
+    } while (0)
+
+#endif

@@ -1,0 +1,213 @@
+/*
+ * Getting in front of the driver: what dlsym and cuGetProcAddress answer.  Invariants:
+ *   - the driver is asked first; only an address that it gave is ever replaced, by the hook or stub of the
+ *     row whose function stands at that address; nothing is invented that the driver lacks;
+ *   - what libcuda itself looks up stays its own;
+ *   - no libc function is called before libcuda is loaded (sanitised programs call dlsym before libc is
+ *     ready); this file is compiled without builtins and sanitizers.
+ * loader.md of the design has the callers and why three legs are needed: dlsym, the answers of
+ * cuGetProcAddress, and the answer for cuGetProcAddress itself.
+ */
+#include "preload/cuda_api.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+#include "enforcer/kernel.h"
+#include "preload/elf.h"
+#include "preload/rows.h"
+
+typedef void *(*dlsym_function)(void *handle, const char *name);
+typedef void *(*dlopen_function)(const char *file, int mode);
+
+/* used by dlsym_*.S */
+extern dlsym_function vcap_libc_dlsym __attribute__((visibility("hidden")));
+dlsym_function vcap_find_libc_dlsym(void);
+void *vcap_dlsym(void *handle, const char *name, const void *caller);
+extern void *vcap_gap_target[] __attribute__((visibility("hidden")));
+
+dlsym_function vcap_libc_dlsym; /* written by vcap_find_libc_dlsym, always the same value */
+
+/* 0 not bound, BOUND, else the pid that is at it (a child forked in the middle starts again); futex */
+static uint32_t bind_state;
+#define BOUND UINT32_MAX
+static uintptr_t driver_low, driver_high, own_low, own_high;
+
+static void *libc_symbol(const char *name)
+{
+    static const char *const libraries[] = {"libc.so.6", "libdl.so.2"}; /* since 2.34 all is in libc */
+    void *found = NULL;
+
+    for (unsigned i = 0; found == NULL && i < 2; i++) {
+        const struct link_map *module = vcap_elf_find(libraries[i]);
+
+        found = module == NULL ? NULL : vcap_elf_symbol(module, name);
+    }
+    return found;
+}
+
+dlsym_function vcap_find_libc_dlsym(void)
+{
+    dlsym_function found = (dlsym_function)libc_symbol("dlsym");
+
+    __atomic_store_n(&vcap_libc_dlsym, found, __ATOMIC_RELEASE);
+    return found;
+}
+
+static void *driver_symbol(const struct link_map *driver, const char *name)
+{
+    return vcap_elf_symbol(driver, name);
+}
+
+static void bind_rows(const struct link_map *driver)
+{
+    static const char me;
+
+    for (unsigned row = 0; row < VCAP_ROWS; row++)
+        if (vcap_row_kind(row) != VCAP_KIND_PASS)
+            *vcap_row_real(row) = driver_symbol(driver, vcap_row_symbol(row));
+#define OWN(name) vcap_own.name = (__typeof__(vcap_own.name))driver_symbol(driver, #name)
+    OWN(cuCtxGetCurrent);
+    OWN(cuCtxGetDevice);
+    OWN(cuDeviceGetUuid);
+    OWN(cuDeviceGetUuid_v2);
+    OWN(cuDevicePrimaryCtxGetState);
+#undef OWN
+    vcap_rows_index();
+    vcap_elf_span(driver, &driver_low, &driver_high);
+    for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
+        if (m->l_name == NULL || m->l_name[0] == 0)
+            continue;
+        if ((uintptr_t)&me >= m->l_addr && m->l_addr > own_low) /* the module that starts just below us */
+            own_low = m->l_addr;
+    }
+    for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next)
+        if (m->l_addr == own_low && own_low != 0)
+            vcap_elf_span(m, &own_low, &own_high);
+}
+
+bool vcap_bind(void)
+{
+    uint32_t seen = __atomic_load_n(&bind_state, __ATOMIC_ACQUIRE), me;
+    const struct link_map *driver;
+    dlopen_function open_library;
+
+    if (seen == BOUND)
+        return true;
+    driver = vcap_elf_find("libcuda.so.1");
+    if (driver == NULL)
+        return false;
+    me = (uint32_t)syscall(SYS_getpid);
+    while (seen != BOUND && (seen == me || !__atomic_compare_exchange_n(&bind_state, &seen, me, false,
+                                                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))) {
+        if (seen == me)
+            vcap_sys_futex_wait(&bind_state, me);
+        seen = __atomic_load_n(&bind_state, __ATOMIC_ACQUIRE);
+    }
+    if (seen == BOUND)
+        return true;
+    /* one more reference, so that our pointers into it stay good when the program closes it */
+    open_library = (dlopen_function)libc_symbol("dlopen");
+    if (open_library != NULL)
+        open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    bind_rows(driver);
+    __atomic_store_n(&bind_state, BOUND, __ATOMIC_RELEASE);
+    vcap_sys_futex_wake(&bind_state, INT32_MAX);
+    return true;
+}
+
+bool vcap_is_inner_call(const void *return_address)
+{
+    uintptr_t at = (uintptr_t)return_address;
+
+    return (at >= driver_low && at < driver_high) || (at >= own_low && at < own_high);
+}
+
+void *vcap_dlsym(void *handle, const char *name, const void *caller)
+{
+    dlsym_function libc_dlsym = vcap_libc_dlsym != NULL ? vcap_libc_dlsym : vcap_find_libc_dlsym();
+    void *address = libc_dlsym == NULL ? NULL : libc_dlsym(handle, name), *hook = NULL;
+    int row;
+
+    if (address == NULL || !vcap_bind() || vcap_is_inner_call(caller))
+        return address;
+    row = vcap_row_by_symbol(name);
+    if (row < 0 || *vcap_row_real((unsigned)row) != address)
+        return address;
+    hook = vcap_row_hook((unsigned)row);
+    return hook != NULL ? hook : address;
+}
+
+void *vcap_answer(const char *name, void *address, int version, uint64_t flags)
+{
+    int row = name == NULL || address == NULL ? -1 : vcap_row_by_address(name, address);
+    void *hook;
+
+    if (name == NULL || address == NULL)
+        return address;
+    if (row < 0 && vcap_base_is_known(name)) {
+        if (version > VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
+            vcap_unknown_variant_met(name, version);
+            return address;
+        }
+        row = vcap_row_by_version(name, version, (flags & VCAP_FLAG_PER_THREAD) != 0);
+        if (row >= 0 && *vcap_row_real((unsigned)row) == NULL) /* not exported, only handed out */
+            __atomic_store_n(vcap_row_real((unsigned)row), address, __ATOMIC_RELEASE);
+    }
+    hook = row < 0 ? NULL : vcap_row_hook((unsigned)row);
+    return hook != NULL ? hook : address;
+}
+
+static CUresult no_driver(void)
+{
+    return CUDA_ERROR_NO_DEVICE;
+}
+
+static CUresult no_such_function(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void *vcap_gap_first(uint32_t gap)
+{
+    unsigned row = vcap_gap_row(gap);
+    void *target;
+
+    if (!vcap_bind())
+        return (void *)no_driver;
+    target = *vcap_row_real(row);
+    if (target == NULL)
+        return (void *)no_such_function;
+    if (__atomic_exchange_n(&vcap_gap_target[gap], target, __ATOMIC_ACQ_REL) == NULL)
+        vcap_gap_met(row);
+    return target;
+}
+
+CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+    CUresult result;
+
+    if (!vcap_bind())
+        return CUDA_ERROR_NO_DEVICE;
+    if (real.cuGetProcAddress == NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = real.cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+    if (result == CUDA_SUCCESS && pfn != NULL && !vcap_is_inner_call(__builtin_return_address(0)))
+        *pfn = vcap_answer(symbol, *pfn, cudaVersion, flags);
+    return result;
+}
+
+CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult *symbolStatus)
+{
+    CUresult result;
+
+    if (!vcap_bind())
+        return CUDA_ERROR_NO_DEVICE;
+    if (real.cuGetProcAddress_v2 == NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    result = real.cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+    if (result == CUDA_SUCCESS && pfn != NULL && !vcap_is_inner_call(__builtin_return_address(0)))
+        *pfn = vcap_answer(symbol, *pfn, cudaVersion, flags);
+    return result;
+}

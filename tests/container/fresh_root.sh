@@ -1,0 +1,93 @@
+#!/bin/sh
+# What a newcomer does, in a root that holds nothing but the distribution's smallest install:
+#
+#   tests/container/fresh_root.sh SUITE COMMAND...     (a Debian suite: bookworm, trixie)
+#
+# Copies this source tree into it and runs COMMAND there, as root, without standard input. The root is
+# made by debootstrap and kept, untouched, in $VRAMCAP_CACHE (else ~/.cache/vramcap), as are the packages
+# that COMMAND installs; the copy that is used goes away. How this machine reaches its package sources
+# (mirror, proxy, certificates) is passed on. Ends with COMMAND's status, or 77 where no such root can
+# be made.
+set -u
+
+[ $# -ge 2 ] || {
+    echo "usage: fresh_root.sh SUITE COMMAND..." >&2
+    exit 2
+}
+suite=$1
+shift
+source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
+cache=${VRAMCAP_CACHE:-${HOME:-/root}/.cache/vramcap}
+pristine=$cache/root-$suite
+
+skip()
+{
+    echo "skipped: $*"
+    exit 77
+}
+
+# Runs this script again in namespaces of its own: what it mounts and starts there ends with it.
+if [ "${VRAMCAP_FRESH_ROOT-}" != inside ]; then
+    [ "$(id -u)" -eq 0 ] || skip "only root can make a fresh root"
+    unshare --mount --pid --fork true 2>/dev/null || skip "this machine gives no mount namespace"
+    work=$(mktemp -d) || exit 2
+    trap 'rm -rf --one-file-system "$work"' EXIT
+    trap 'exit 1' HUP INT TERM
+    VRAMCAP_FRESH_ROOT=inside VRAMCAP_FRESH_WORK=$work unshare --mount --pid --fork --kill-child \
+        sh "$source/tests/container/fresh_root.sh" "$suite" "$@" </dev/null
+    exit
+fi
+
+# The mirror that this machine uses itself, if it is a Debian; else debootstrap's own choice.
+mirror=
+if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then
+    mirror=$(sed -n -e 's/^URIs: *\([^ ]*\).*/\1/p' -e 's/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\).*/\2/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+fi
+if [ ! -e "$pristine/etc/debian_version" ]; then
+    command -v debootstrap >/dev/null || skip "no debootstrap"
+    mkdir -p "$cache" || exit 2
+    new=$(mktemp -d "$cache/new.XXXXXX") || exit 2
+    chmod 755 "$new"
+    # shellcheck disable=SC2086 # the mirror is one word, or none
+    if ! debootstrap --variant=minbase "$suite" "$new" $mirror >"$VRAMCAP_FRESH_WORK/log" 2>&1; then
+        tail -n 5 "$VRAMCAP_FRESH_WORK/log"
+        rm -rf --one-file-system "$new"
+        skip "debootstrap could not make $suite (no network?)"
+    fi
+    mv "$new" "$pristine" || exit 2
+fi
+
+root=$VRAMCAP_FRESH_WORK/root
+cp -a "$pristine" "$root" || exit 2
+mkdir -p "$root/src" "$cache/packages-$suite/partial" "$root/opt/certificates"
+tar -C "$source" --exclude=./.git --exclude='./build*' -cf - . | tar -C "$root/src" -xf - || exit 2
+
+mount_all()
+{
+    mount --make-rprivate / && mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
+        mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" &&
+        mount -t tmpfs -o mode=1777 tmpfs "$root/tmp" &&
+        mount --bind "$cache/packages-$suite" "$root/var/cache/apt/archives"
+}
+mount_all || skip "this machine lets nothing be mounted"
+rm -f "$root/etc/apt/apt.conf.d/docker-clean"
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
+    [ ! -e "$file" ] || cp -L "$file" "$root$file"
+done
+for file in /etc/apt/apt.conf /etc/apt/apt.conf.d/*proxy*; do
+    [ ! -f "$file" ] || cp "$file" "$root/etc/apt/apt.conf.d/"
+done
+# pip is told of the certificates of this machine: a proxy may have its own.
+if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/opt/certificates/all.crt"
+    PIP_CERT=/opt/certificates/all.crt
+    REQUESTS_CA_BUNDLE=$PIP_CERT
+    SSL_CERT_FILE=$PIP_CERT
+    export PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_FILE
+fi
+unset PIP_FIND_LINKS CURL_CA_BUNDLE VRAMCAP_FRESH_ROOT VRAMCAP_FRESH_WORK VRAMCAP_CACHE
+HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
+export HOME PATH LC_ALL
+# shellcheck disable=SC2016 # expanded in there
+exec chroot "$root" /bin/sh -c 'cd /src && exec "$@"' sh "$@"

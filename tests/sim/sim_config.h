@@ -1,0 +1,44 @@
+/*
+ * The settings of one process, from the environment, read once at the first driver
+ * call (README.md is the list). Nothing here may be shared with the library under
+ * test: its figures are its own claims.
+ */
+#ifndef VRAMCAP_SIM_CONFIG_H
+#define VRAMCAP_SIM_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIM_MAX_RULES 64
+
+struct sim_rule {
+	char symbol[96];
+	uint64_t nth;  /* 0: every call */
+	int code;      /* 0: not a failure but a delay */
+	uint64_t delay_us;
+	uint64_t calls; /* atomic: calls of symbol so far */
+};
+
+struct sim_config {
+	bool bad; /* a variable does not parse: cuInit refuses */
+	int version;
+	uint64_t context_bytes, page_bytes, pitch_bytes;
+	bool alias, newer, inner, bench;
+	const char *journal; /* NULL: none */
+	const char *hidden;  /* comma-separated names, NULL: none */
+	unsigned int rules;
+	struct sim_rule rule[SIM_MAX_RULES];
+};
+
+extern struct sim_config sim_config;
+
+/* The version this build of the library is: VRAMCAP_SIM_VERSION cannot exceed that
+ * of a reduced variant, and is this when unset. */
+extern const int sim_build_version;
+extern const int sim_build_limit;
+
+void sim_config_read(void);
+/* True if some call must be journalled, delayed, failed or hidden. */
+bool sim_config_scripted(void);
+
+#endif

@@ -1,0 +1,182 @@
+/*
+ * What the files of the simulated driver share: contexts, owners of memory, streams,
+ * the allocator's interface, and the process's link to the card.
+ *
+ * Locking: sim_lock guards all of it but the thread's own context stack; the state
+ * file's mutex is taken inside it, never the other way. No function here calls back
+ * into an exported driver function, except where VRAMCAP_SIM_INNER asks for it.
+ *
+ * <cuda.h> is included with __CUDA_API_VERSION_INTERNAL, so every name carries its
+ * own suffix: cuMemAlloc is the old 32-bit function, cuMemAlloc_v2 the current one.
+ */
+#ifndef VRAMCAP_SIM_INTERNAL_H
+#define VRAMCAP_SIM_INTERNAL_H
+
+#define __CUDA_API_VERSION_INTERNAL
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#include <cudaProfiler.h>
+#pragma GCC visibility pop
+
+#include "sim.h"
+#include "sim_config.h"
+#include "sim_gate.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern pthread_mutex_t sim_lock;
+static inline void sim_lock_take(void)
+{
+	(void)pthread_mutex_lock(&sim_lock);
+}
+static inline void sim_lock_drop(void)
+{
+	(void)pthread_mutex_unlock(&sim_lock);
+}
+
+/* --- process (sim_init.c, sim_gate.c) ------------------------------------ */
+
+extern struct sim_state *sim_state; /* set by cuInit, then constant */
+
+bool sim_initialised(void);
+bool sim_forked(void);
+void sim_gate_open(void);
+void sim_process_forget(void);
+bool sim_symbol_present(const char *name, int since);
+
+/* --- devices (sim_device.c) ---------------------------------------------- */
+
+/* CUDA_VISIBLE_DEVICES into the list below; the number of devices seen. */
+unsigned int sim_devices_select(void);
+extern unsigned int sim_device_count;
+extern unsigned int sim_device_card[SIM_MAX_CARDS]; /* device ordinal -> card */
+
+static inline bool sim_device_valid(CUdevice device)
+{
+	return device >= 0 && (unsigned int)device < sim_device_count;
+}
+
+/* --- memory (sim_arena.c) ------------------------------------------------ */
+
+struct sim_extent;
+struct sim_slab;
+
+/* Who memory belongs to: a context, or a device (stream-ordered memory, which
+ * outlives contexts). Freed as a whole by sim_owner_clear. */
+struct sim_owner {
+	unsigned int card;
+	struct sim_context *context; /* NULL: the device's own */
+	struct sim_extent *extents;
+	struct sim_slab *slabs;
+};
+
+enum sim_region_id { SIM_REGION_MAIN, SIM_REGION_LOW, SIM_REGION_MANAGED, SIM_REGIONS };
+
+struct sim_allocation {
+	uint64_t base;
+	size_t bytes; /* as asked for */
+	struct sim_owner *owner;
+	bool managed;
+};
+
+/* All with sim_lock held. Allocation: CUDA_SUCCESS, OUT_OF_MEMORY or INVALID_VALUE (0 bytes). */
+CUresult sim_arena_alloc(struct sim_owner *owner, enum sim_region_id region, size_t bytes, CUdeviceptr *address);
+/* The allocation that holds `address`, false if none does. */
+bool sim_arena_find(CUdeviceptr address, struct sim_allocation *found);
+/* Frees the allocation that starts at `address`; false if none does. */
+bool sim_arena_free(CUdeviceptr address);
+void sim_owner_clear(struct sim_owner *owner);
+/* Card memory with no address (contexts, physical handles). */
+CUresult sim_card_take(unsigned int card, struct sim_delta delta);
+void sim_card_give(unsigned int card, struct sim_delta delta);
+
+/* Takes sim_lock itself: the host address of the bytes of [address, address+bytes),
+ * NULL unless one live allocation (or registered host memory) holds all of it. With
+ * `any_host`, an address outside the device ranges is the host's own. */
+unsigned char *sim_bytes(CUdeviceptr address, size_t bytes, bool any_host);
+/* True if `address` is inside a range of device addresses. */
+bool sim_is_device_address(CUdeviceptr address);
+
+/* --- host memory (sim_host.c) -------------------------------------------- */
+
+struct sim_host_range {
+	uintptr_t base;
+	size_t bytes;
+	unsigned int flags;
+	bool registered; /* by cuMemHostRegister: not ours to free */
+	struct sim_host_range *next;
+};
+/* With sim_lock held: the range that holds the address, or NULL. */
+struct sim_host_range *sim_host_find(uintptr_t address);
+
+/* --- contexts (sim_context.c) -------------------------------------------- */
+
+struct sim_object;
+
+struct sim_context {
+	uint32_t alive; /* atomic; written under sim_lock */
+	bool primary;
+	CUdevice device;
+	unsigned int flags, api_version;
+	unsigned int references; /* primary: retains; else: attachments */
+	uint64_t id;
+	size_t limit[CU_LIMIT_MAX];
+	CUfunc_cache cache_config;
+	CUsharedconfig shared_config;
+	struct sim_owner owner;
+	struct sim_object *objects; /* streams, events, modules: freed with the context */
+	struct sim_context *next_free;
+};
+
+static inline CUcontext sim_context_handle(struct sim_context *context)
+{
+	return (CUcontext)(void *)context;
+}
+
+/* The calling thread's current context: INVALID_CONTEXT if none,
+ * CONTEXT_IS_DESTROYED if it is gone. */
+CUresult sim_context_current(struct sim_context **context);
+/* A handle that a caller gave us; NULL unless it is a live context. */
+struct sim_context *sim_context_from(CUcontext handle);
+struct sim_owner *sim_device_owner(CUdevice device);
+struct sim_context *sim_primary(CUdevice device);
+void sim_contexts_initialise(void);
+CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device, unsigned int api_version);
+
+/* --- streams, events, modules (sim_stream.c, sim_module.c) ---------------- */
+
+enum sim_kind { SIM_STREAM = 0x53, SIM_EVENT, SIM_MODULE, SIM_FUNCTION, SIM_LIBRARY };
+
+struct sim_object {
+	enum sim_kind kind;
+	struct sim_context *context;
+	struct sim_object *next, *previous;
+	uint64_t id;
+	unsigned int flags;
+	int priority;
+	uint32_t recorded; /* atomic, events */
+	uint64_t time_ns;  /* atomic, events */
+	struct sim_object *parent; /* functions: their module */
+};
+
+/* A new object in the context's list, NULL without memory. */
+struct sim_object *sim_object_new(struct sim_context *context, enum sim_kind kind);
+void sim_object_delete(struct sim_object *object);
+/* With sim_lock held. */
+void sim_objects_clear(struct sim_context *context);
+/* The context a stream belongs to: the current one for 0, 1 and 2. */
+CUresult sim_stream_context(CUstream stream, struct sim_context **context);
+
+/* With sim_lock held: the bytes of [address, +bytes) of one live allocation, or NULL. */
+unsigned char *sim_arena_bytes(CUdeviceptr address, size_t bytes);
+
+/* --- copies (sim_copy.c) -------------------------------------------------- */
+
+/* VRAMCAP_SIM_INNER: the program's own view of one of our names (an interposer's, if
+ * there is one), or NULL when that mode is off. */
+void *sim_inner(const char *symbol);
+
+#endif
