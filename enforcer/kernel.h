@@ -1,6 +1,7 @@
 /*
- * System calls whose libc wrappers are newer than GLIBC_2.17 (fstat and stat became symbols in 2.33) or
- * that have none.  Errors come back as -errno; errno itself is restored, because hooks must keep it.
+ * System calls whose libc wrappers are newer than GLIBC_2.17 (fstat and stat became symbols
+ * in 2.33) or that have none.  Errors come back as -errno; errno itself is restored, because hooks
+ * must keep it.
  */
 #ifndef VRAMCAP_ENFORCER_KERNEL_H
 #define VRAMCAP_ENFORCER_KERNEL_H

@@ -1,11 +1,11 @@
 /*
  * Charging and releasing.  Invariants:
  *   - total never passes the ceiling by a charge that returns 0 without VCAP_BOOK_ABOVE;
- *   - intent is stored before the move of total it describes, charged after it; whoever overwrites a
- *     move in total before it is settled in charged sets ack first (ledger_word.h);
- *   - one thread of a process moves a row's total at a time: the process-private lock.  It is held for
- *     some ten nanoseconds, never over a call to the driver or the kernel.
- * Memory order: sequentially consistent but for the two plain stores argued below.
+ *   - intent is stored before the move of total it describes, charged after it; whoever overwrites
+ * a move in total before it is settled in charged sets ack first (ledger_word.h);
+ *   - one thread of a process moves a row's total at a time: the process-private lock.  It is held
+ * for some ten nanoseconds, never over a call to the driver or the kernel. Memory order:
+ * sequentially consistent but for the two plain stores argued below.
  */
 #include "enforcer/ledger.h"
 
@@ -125,15 +125,15 @@ static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
     uint64_t units;
     int rc;
 
-    /* release is enough: the CAS on total that follows publishes it, and a reaper looks only after our
-     * death, when every store of ours has been made */
+    /* release is enough: the CAS on total that follows publishes it, and a reaper looks only after
+     * our death, when every store of ours has been made */
     __atomic_store_n(&cell->intent, vcap_lf_intent(delta, op), __ATOMIC_RELEASE);
     rc = move_total(l, m, delta, op);
     if (rc != 0)
         return rc;
     units = (uint64_t)((int64_t)vcap_lf_charged_units(c) + delta);
-    /* release is enough: an acknowledger that still sees the old value writes an ack that is late but
-     * names this operation only, and the next one clears it */
+    /* release is enough: an acknowledger that still sees the old value writes an ack that is late
+     * but names this operation only, and the next one clears it */
     __atomic_store_n(&cell->charged, vcap_lf_charged(units, op), __ATOMIC_RELEASE);
     if (__atomic_load_n(&cell->ack, __ATOMIC_RELAXED) != 0)
         __atomic_store_n(&cell->ack, 0, __ATOMIC_SEQ_CST);
@@ -151,7 +151,8 @@ static void release_units(struct vcap_ledger *l, uint32_t gpu, uint64_t units)
     struct move m = {.gpu = gpu};
 
     if (units > have) {
-        vcap_ledger_anomaly(l, gpu, (units - have) * VCAP_LF_UNIT_BYTES, "release above the charge");
+        vcap_ledger_anomaly(l, gpu, (units - have) * VCAP_LF_UNIT_BYTES,
+                            "release above the charge");
         units = have;
     }
     if (units != 0)
@@ -175,8 +176,8 @@ static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
         return rc;
     for (;;) {
         rc = vcap_ledger_owns(l) ? operate(l, m, (int64_t)units) : -ESTALE;
-        /* the host may have lowered the ceiling since it was read: then this charge is one of those that
-         * must not return */
+        /* the host may have lowered the ceiling since it was read: then this charge is one of those
+         * that must not return */
         if (rc != 0 || m->force == VCAP_BOOK_ABOVE || m->after_units <= ceiling_units(l, m))
             break;
         operate(l, m, -(int64_t)units);
@@ -250,7 +251,8 @@ void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delt
     do {
         base = seen == UINT64_MAX ? 0 : seen;
         base = delta < 0 && base < (uint64_t)-delta ? 0 : base + (uint64_t)delta;
-    } while (!__atomic_compare_exchange_n(word, &seen, base, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    } while (
+        !__atomic_compare_exchange_n(word, &seen, base, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
 static uint64_t uuid_claim(const uint8_t uuid[16])
@@ -267,7 +269,8 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
 {
     uint64_t claim = uuid_claim(uuid);
 
-    /* everybody looks from the first row on and takes the first free one, so no UUID gets two rows */
+    /* everybody looks from the first row on and takes the first free one, so no UUID gets two rows
+     */
     for (uint32_t g = 0; g < l->gpu_count;) {
         struct vcap_lf_gpu *row = &l->gpus[g];
         uint64_t seen = vcap_load(&row->claim);
@@ -278,7 +281,8 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
             g++;
             continue;
         }
-        if (seen == 0 || memcmp(row->uuid, uuid, 16) != 0) { /* new, or its first claimer died here */
+        if (seen == 0 ||
+            memcmp(row->uuid, uuid, 16) != 0) { /* new, or its first claimer died here */
             memcpy(row->uuid, uuid, 16);
             row->flags = flags;
             row->index = index;

@@ -1,9 +1,10 @@
 /*
- * A process's place in its container's ledger: opening or making the file, taking a slot, charging and
- * releasing.  ledger_format.h has the bytes, ledger_reap.h what happens to the dead.
+ * A process's place in its container's ledger: opening or making the file, taking a slot, charging
+ * and releasing.  ledger_format.h has the bytes, ledger_reap.h what happens to the dead.
  *
- * All amounts are bytes here and units of 512 bytes inside; a charge is rounded up to a unit.  Functions
- * return 0 or -errno, outputs are written only on success.  Nothing here logs: the caller has the words.
+ * All amounts are bytes here and units of 512 bytes inside; a charge is rounded up to a unit.
+ * Functions return 0 or -errno, outputs are written only on success.  Nothing here logs: the caller
+ * has the words.
  */
 #ifndef VRAMCAP_ENFORCER_LEDGER_H
 #define VRAMCAP_ENFORCER_LEDGER_H
@@ -26,7 +27,8 @@ struct vcap_ledger_size {
 /* One per GPU row: the process-private lock that lets one thread at a time move the total. */
 struct vcap_ledger_local {
     uint32_t lock;     /* 0 free, else the holder's tid | VCAP_LOCK_WAITERS; CAS */
-    uint64_t deferred; /* units to take off, from a signal handler that found its own thread's lock held */
+    uint64_t deferred; /* units to take off, from a signal handler that found its own thread's lock
+                          held */
 } __attribute__((aligned(64)));
 
 struct vcap_ledger {
@@ -70,18 +72,17 @@ int vcap_ledger_create(const char *path, const struct vcap_ledger_size *size, ui
 
 /* What vcap_ledger_open may do beyond mapping the file; VCAP_OPEN_VIEW: nothing. */
 #define VCAP_OPEN_VIEW 0u
-#define VCAP_OPEN_MAKE 1u  /* make the file if there is none */
-#define VCAP_OPEN_RENEW 2u /* the name is ours: make anew what nobody lives in and the host did not make */
+#define VCAP_OPEN_MAKE 1u /* make the file if there is none */
+#define VCAP_OPEN_RENEW                                                                            \
+    2u /* the name is ours: make anew what nobody lives in and the host did not make */
 #define VCAP_OPEN_CLAIM 4u /* take a slot before anybody can make the file anew */
 
 /*
- * Opens the ledger at path and maps it, writable but for VCAP_OPEN_VIEW.  key: demanded of the header,
- * unless NULL, or the file is the host's.  On failure nothing is held and the cause is one phrase in why.
- *   -EINVAL  not a ledger, or of another version, size or byte order, or not a regular file
- *   -EPERM   another container's
- *   -EUSERS  no slot is free, even after reaping
- *   -EBUSY   another process is making it anew and does not finish
- *   -errno   from the file system
+ * Opens the ledger at path and maps it, writable but for VCAP_OPEN_VIEW.  key: demanded of the
+ * header, unless NULL, or the file is the host's.  On failure nothing is held and the cause is one
+ * phrase in why. -EINVAL  not a ledger, or of another version, size or byte order, or not a regular
+ * file -EPERM   another container's -EUSERS  no slot is free, even after reaping -EBUSY   another
+ * process is making it anew and does not finish -errno   from the file system
  */
 int vcap_ledger_open(struct vcap_ledger *l, const char *path, const char *key, uint32_t what,
                      enum vcap_lf_mode mode, char *why, size_t why_size);
@@ -91,11 +92,13 @@ void vcap_ledger_close(struct vcap_ledger *l);
 
 /*
  * Takes a (new) slot in an open ledger: a forked child, or a process whose slot was taken from it.
- * -ESTALE: the file at the path is another one now; close and open again.  -EUSERS, -errno as above.
+ * -ESTALE: the file at the path is another one now; close and open again.  -EUSERS, -errno as
+ * above.
  */
 int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode);
 
-/* True while the slot is still this process's (false after a reap, a reset, a restore elsewhere). */
+/* True while the slot is still this process's (false after a reap, a reset, a restore elsewhere).
+ */
 static inline bool vcap_ledger_owns(const struct vcap_ledger *l)
 {
     return l->slot >= 0 && __atomic_load_n(&l->slots[l->slot].state, __ATOMIC_RELAXED) == l->state;
@@ -132,10 +135,9 @@ static inline uint64_t vcap_ceiling_bytes(uint64_t word)
 enum vcap_force { VCAP_REFUSE_ABOVE = 0, VCAP_BOOK_ABOVE = 1 };
 
 /*
- * Adds bytes to this process's charge on a row, under the lower of the container's ceiling and limit
- * (bytes; VCAP_NO_LIMIT: only the container's).  force VCAP_BOOK_ABOVE: booked even above it (audit,
- * overhead found late).  *above (may be NULL) is set if the ceiling was passed.
- *   0          charged
+ * Adds bytes to this process's charge on a row, under the lower of the container's ceiling and
+ * limit (bytes; VCAP_NO_LIMIT: only the container's).  force VCAP_BOOK_ABOVE: booked even above it
+ * (audit, overhead found late).  *above (may be NULL) is set if the ceiling was passed. 0 charged
  *   -EDQUOT    no room, after the dead were reaped
  *   -EOVERFLOW does not fit the ledger's words
  *   -ESTALE    the slot is not ours any more
@@ -144,11 +146,12 @@ enum vcap_force { VCAP_REFUSE_ABOVE = 0, VCAP_BOOK_ABOVE = 1 };
 int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint64_t limit,
                        enum vcap_force force, bool *above);
 
-/* Takes bytes off.  More than is charged: takes what there is and counts an anomaly.  Never fails but
- * for -ESTALE (nothing to take off any more). */
+/* Takes bytes off.  More than is charged: takes what there is and counts an anomaly.  Never fails
+ * but for -ESTALE (nothing to take off any more). */
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes);
 
-/* What the container holds on a row, by the total word; the dead are in it until they are reaped. */
+/* What the container holds on a row, by the total word; the dead are in it until they are reaped.
+ */
 static inline uint64_t vcap_ledger_held(const struct vcap_ledger *l, uint32_t gpu)
 {
     return vcap_lf_total_units(__atomic_load_n(&l->gpus[gpu].total, __ATOMIC_RELAXED)) *

@@ -1,6 +1,6 @@
 /*
- * The one validation of a ledger's header.  Input is hostile until it has passed; every comparison is on
- * 64-bit values that cannot wrap (offset and stride are 32 bits, counts are bounded first).
+ * The one validation of a ledger's header.  Input is hostile until it has passed; every comparison
+ * is on 64-bit values that cannot wrap (offset and stride are 32 bits, counts are bounded first).
  */
 #include "enforcer/ledger_check.h"
 
@@ -33,7 +33,8 @@ static int check_table(const struct table *t, uint64_t header_size, uint64_t fil
                        char *why, size_t why_size)
 {
     if (t->count < t->least || t->count > t->most)
-        return bad(why, why_size, "%u %ss, from %u to %u can be", t->count, t->name, t->least, t->most);
+        return bad(why, why_size, "%u %ss, from %u to %u can be", t->count, t->name, t->least,
+                   t->most);
     if (t->count == 0)
         return 0;
     if (t->stride < t->entry_size || t->stride > 65536 || t->stride % 8 != 0)
@@ -47,8 +48,8 @@ static int check_table(const struct table *t, uint64_t header_size, uint64_t fil
     return 0;
 }
 
-int vcap_ledger_check_header(const struct vcap_lf_header *h, uint64_t file_size, int writer, char *why,
-                             size_t why_size)
+int vcap_ledger_check_header(const struct vcap_lf_header *h, uint64_t file_size, int writer,
+                             char *why, size_t why_size)
 {
     const struct table tables[] = {
         {"GPU", h->gpu_offset, h->gpu_stride, h->gpu_count, 1, VCAP_LF_GPUS_MAX,
@@ -70,7 +71,8 @@ int vcap_ledger_check_header(const struct vcap_lf_header *h, uint64_t file_size,
     if (h->byte_order != VCAP_LF_BYTE_ORDER)
         return bad(why, why_size, "made on a machine of another byte order");
     if (writer ? h->version != VCAP_LF_VERSION
-               : h->oldest_reader > VCAP_LF_VERSION || h->version < h->oldest_reader || h->version == 0)
+               : h->oldest_reader > VCAP_LF_VERSION || h->version < h->oldest_reader ||
+                     h->version == 0)
         return bad(why, why_size, "format version %u, this build %s version %u", h->version,
                    writer ? "writes" : "reads up to", VCAP_LF_VERSION);
     if (h->header_size < sizeof(*h) || h->header_size > 65536)
@@ -87,7 +89,8 @@ int vcap_ledger_check_header(const struct vcap_lf_header *h, uint64_t file_size,
     if (h->cell_count != h->slot_count * h->gpu_count)
         return bad(why, why_size, "%u cells for %u slots and %u GPUs", h->cell_count, h->slot_count,
                    h->gpu_count);
-    if (memchr(h->key, 0, sizeof(h->key)) == NULL || memchr(h->container, 0, sizeof(h->container)) == NULL ||
+    if (memchr(h->key, 0, sizeof(h->key)) == NULL ||
+        memchr(h->container, 0, sizeof(h->container)) == NULL ||
         memchr(h->creator, 0, sizeof(h->creator)) == NULL)
         return bad(why, why_size, "a name in its header does not end");
     return 0;

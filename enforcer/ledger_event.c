@@ -1,7 +1,7 @@
 /*
- * The event ring.  A writer draws a number, writes `begin`, the payload, `end`; a reader believes an
- * entry whose begin and end are the number it expects.  A writer that dies in between, or is overtaken
- * by a whole round of the ring, leaves an entry that readers count as lost.
+ * The event ring.  A writer draws a number, writes `begin`, the payload, `end`; a reader believes
+ * an entry whose begin and end are the number it expects.  A writer that dies in between, or is
+ * overtaken by a whole round of the ring, leaves an entry that readers count as lost.
  */
 #include "enforcer/ledger.h"
 
@@ -37,7 +37,8 @@ void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
 
 void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
 {
-    struct vcap_event event = {.kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
+    struct vcap_event event = {
+        .kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
 
     __atomic_fetch_add(&vcap_ledger_header(l)->anomalies, 1, __ATOMIC_RELAXED);
     if (l->slot >= 0)

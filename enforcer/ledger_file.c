@@ -1,14 +1,14 @@
 /*
  * The file: making it, opening it, taking a slot in it.  Invariants:
  *   - a ledger has its name only when it is complete, its space allocated and its mode set;
- *   - nothing is ever renamed over it, and it is unlinked only when it is bad, under our own name, and
- *     nobody is joining or living in it;
- *   - while a process joins (opens, reads, takes a slot) it holds the init byte shared; making anew needs
- *     it exclusively.  So nobody is left with a slot in a file that has lost its name;
- *   - no descriptor outlives a call: the slot's lock is kept by a mapping of an open file description
- *     that fork and clone do not copy, and exec and death drop;
- *   - descriptors that carry a lock exist only under fork_mutex, which the atfork handlers hold, so no
- *     child inherits one.
+ *   - nothing is ever renamed over it, and it is unlinked only when it is bad, under our own name,
+ * and nobody is joining or living in it;
+ *   - while a process joins (opens, reads, takes a slot) it holds the init byte shared; making anew
+ * needs it exclusively.  So nobody is left with a slot in a file that has lost its name;
+ *   - no descriptor outlives a call: the slot's lock is kept by a mapping of an open file
+ * description that fork and clone do not copy, and exec and death drop;
+ *   - descriptors that carry a lock exist only under fork_mutex, which the atfork handlers hold, so
+ * no child inherits one.
  */
 #include "enforcer/ledger.h"
 
@@ -54,8 +54,8 @@ static uint64_t align_64(uint64_t value)
     return (value + 63) & ~UINT64_C(63);
 }
 
-static int fill_header(struct vcap_lf_header *h, const struct vcap_ledger_size *size, uint32_t flags,
-                       const char *key, const char *container)
+static int fill_header(struct vcap_lf_header *h, const struct vcap_ledger_size *size,
+                       uint32_t flags, const char *key, const char *container)
 {
     uint64_t at = sizeof(*h);
 
@@ -135,8 +135,8 @@ static int give_name(int fd, const char *temporary, const char *path)
     return linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH) == 0 ? 0 : -errno;
 }
 
-static int create(const char *path, const struct vcap_ledger_size *size, uint32_t flags, const char *key,
-                  const char *container)
+static int create(const char *path, const struct vcap_ledger_size *size, uint32_t flags,
+                  const char *key, const char *container)
 {
     char temporary[VCAP_LEDGER_PATH_MAX + 64];
     struct vcap_lf_header header;
@@ -200,7 +200,8 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
         kind = VCAP_LF_KIND_PID;
         munmap(anchor, ANCHOR_BYTES);
         anchor = MAP_FAILED;
-        fd = vcap_ledger_reopen(l, O_RDWR); /* held until LIVE, so that two claimers never write one slot */
+        fd = vcap_ledger_reopen(
+            l, O_RDWR); /* held until LIVE, so that two claimers never write one slot */
         rc = fd < 0 ? fd : vcap_sys_lock(fd, F_WRLCK, VCAP_LF_LOCK_SLOT + s);
         if (rc == 0 && vcap_load(&slot->state) != state)
             rc = -EAGAIN;
@@ -274,7 +275,8 @@ static int claim(struct vcap_ledger *l, int join_fd, enum vcap_lf_mode mode)
     return -EUSERS;
 }
 
-static bool anybody_lives(const unsigned char *base, const struct vcap_lf_header *h, int fd, uint64_t pidns)
+static bool anybody_lives(const unsigned char *base, const struct vcap_lf_header *h, int fd,
+                          uint64_t pidns)
 {
     for (uint32_t s = 0; s < h->slot_count; s++) {
         struct vcap_lf_slot slot;
@@ -287,7 +289,8 @@ static bool anybody_lives(const unsigned char *base, const struct vcap_lf_header
     return false;
 }
 
-/* The file is stale (empty of life, ours to make): everything but the header back to zero, in place. */
+/* The file is stale (empty of life, ours to make): everything but the header back to zero, in
+ * place. */
 static void renew_in_place(unsigned char *base, size_t size, struct vcap_lf_header *h)
 {
     memset(base + h->header_size, 0, size - h->header_size);
@@ -316,11 +319,11 @@ static void say(char *why, size_t why_size, const char *text)
 }
 
 /*
- * One try at joining through fd, which holds the init byte shared (where the file system has locks).
- * -EAGAIN: try again, others are at it.  -ENOMSG: bad, but ours to replace.
+ * One try at joining through fd, which holds the init byte shared (where the file system has
+ * locks). -EAGAIN: try again, others are at it.  -ENOMSG: bad, but ours to replace.
  */
-static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what, enum vcap_lf_mode mode,
-                bool last_try, char *why, size_t why_size)
+static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what,
+                enum vcap_lf_mode mode, bool last_try, char *why, size_t why_size)
 {
     struct vcap_lf_header header;
     struct stat st, named;
@@ -341,8 +344,9 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what, e
     got = pread(fd, &header, sizeof(header), 0);
     if (got < 0)
         return -errno;
-    rc = vcap_ledger_check_header(&header, got < (ssize_t)sizeof(header) ? (uint64_t)got : (uint64_t)st.st_size,
-                                  1, why, why_size);
+    rc = vcap_ledger_check_header(
+        &header, got < (ssize_t)sizeof(header) ? (uint64_t)got : (uint64_t)st.st_size, 1, why,
+        why_size);
     if (rc != 0)
         return (what & VCAP_OPEN_RENEW) != 0 ? -ENOMSG : rc;
     if ((header.flags & VCAP_LF_HOST_MADE) == 0 && key != NULL && strcmp(header.key, key) != 0) {
@@ -352,8 +356,8 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what, e
     l->size = (size_t)header.file_size;
     l->device = st.st_dev;
     l->inode = st.st_ino;
-    l->base = mmap(NULL, l->size, what == VCAP_OPEN_VIEW ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED,
-                   fd, 0);
+    l->base = mmap(NULL, l->size, what == VCAP_OPEN_VIEW ? PROT_READ : PROT_READ | PROT_WRITE,
+                   MAP_SHARED, fd, 0);
     if (l->base == MAP_FAILED) {
         l->base = NULL;
         return -errno;
@@ -387,10 +391,13 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what, e
     return rc;
 }
 
-/* A file under our own name that is no ledger of this version: away with it, unless somebody is in it. */
+/* A file under our own name that is no ledger of this version: away with it, unless somebody is in
+ * it. */
 static int discard(const char *path, int fd)
 {
-    struct flock any = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VCAP_LF_LOCK_SLOT,
+    struct flock any = {.l_type = F_WRLCK,
+                        .l_whence = SEEK_SET,
+                        .l_start = VCAP_LF_LOCK_SLOT,
                         .l_len = VCAP_LF_SLOTS_MAX};
     struct stat st, named;
     int rc = vcap_sys_lock(fd, F_WRLCK, VCAP_LF_LOCK_INIT);
@@ -408,7 +415,8 @@ static int discard(const char *path, int fd)
 static int try_open(struct vcap_ledger *l, const char *key, uint32_t what, enum vcap_lf_mode mode,
                     bool last_try, char *why, size_t why_size)
 {
-    int flags = (what == VCAP_OPEN_VIEW ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    int flags = (what == VCAP_OPEN_VIEW ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK |
+                O_NOCTTY;
     int rc = 0, fd = open(l->path, flags);
 
     if (fd < 0 && errno == ENOENT && (what & VCAP_OPEN_MAKE) != 0) {

@@ -1,62 +1,58 @@
 /*
- * The ledger's bytes.  This comment and the structs below are the specification: a second reader can
- * be written from them alone.  Includes nothing but <stdint.h>; fixed-width integers in host byte order.
+ * The ledger's bytes.  This comment and the structs below are the specification: a second reader
+ * can be written from them alone.  Includes nothing but <stdint.h>; fixed-width integers in host
+ * byte order.
  *
  * One regular file of fixed size per container:
  *
  *     0                header        struct vcap_lf_header, 4096 bytes
  *     gpu_offset       GPUs          gpu_count   x gpu_stride
  *     slot_offset      slots         slot_count  x slot_stride      one per process
- *     cell_offset      cells         slot_count x gpu_count x cell_stride, cell of (slot s, GPU g) is
- *                                    number s * gpu_count + g
- *     export_offset    exports       export_count x export_stride   none in version 1 (count 0)
- *     event_offset     events        event_count x event_stride     ring
+ *     cell_offset      cells         slot_count x gpu_count x cell_stride, cell of (slot s, GPU g)
+ * is number s * gpu_count + g export_offset    exports       export_count x export_stride   none in
+ * version 1 (count 0) event_offset     events        event_count x event_stride     ring
  *
  * A reader takes offsets, strides and counts from the header, checks that every table lies inside
- * file_size and that no stride is smaller than the struct it knows, and trusts nothing else.  A reader
- * of version N reads any file with oldest_reader <= N <= version.  The library attaches only to its own
- * version.
+ * file_size and that no stride is smaller than the struct it knows, and trusts nothing else.  A
+ * reader of version N reads any file with oldest_reader <= N <= version.  The library attaches only
+ * to its own version.
  *
- * WHO WRITES WHAT (all words 64-bit and naturally aligned; __atomic_* operations, sequentially consistent
- * unless ledger.c argues otherwise)
+ * WHO WRITES WHAT (all words 64-bit and naturally aligned; __atomic_* operations, sequentially
+ * consistent unless ledger.c argues otherwise)
  *
- *   header.*            the creator, before the file has a name; after that only event_next and anomalies
- *                       (fetch-and-add by anybody)
- *   gpu.claim           CAS 0 -> hash of the UUID, once, first free row; rows are never given back
- *   gpu.uuid, flags, index, card_bytes    whoever finds the row by its claim; all write the same values
- *   gpu.ceiling         CAS from 0 (unset) by the first process with a ceiling; from then on only the host
- *   gpu.total           CAS by whoever charges, releases or reaps
- *   gpu.peak_bytes      CAS upwards;  gpu counters: fetch-and-add
- *   slot.state          see below;  slot.*: its owner, between taking the slot's lock and LIVE (`mode`,
- *                       counters: any time)
+ *   header.*            the creator, before the file has a name; after that only event_next and
+ * anomalies (fetch-and-add by anybody) gpu.claim           CAS 0 -> hash of the UUID, once, first
+ * free row; rows are never given back gpu.uuid, flags, index, card_bytes    whoever finds the row
+ * by its claim; all write the same values gpu.ceiling         CAS from 0 (unset) by the first
+ * process with a ceiling; from then on only the host gpu.total           CAS by whoever charges,
+ * releases or reaps gpu.peak_bytes      CAS upwards;  gpu counters: fetch-and-add slot.state see
+ * below;  slot.*: its owner, between taking the slot's lock and LIVE (`mode`, counters: any time)
  *   cell.charged        the owner while LIVE (store), any reaper by CAS while DEAD
  *   cell.intent         the same
- *   cell.ack            CAS to an operation number by whoever overwrites that operation's move of total;
- *                       0 by the owner
- *   cell.peak_bytes, overhead_bytes, imported_bytes, limit_bytes     the owner
+ *   cell.ack            CAS to an operation number by whoever overwrites that operation's move of
+ * total; 0 by the owner cell.peak_bytes, overhead_bytes, imported_bytes, limit_bytes     the owner
  *   event               whoever drew its sequence number from event_next
  *
  * WORDS
- *   total    bits 63..30 amount (units of 512 bytes), 29..21 slot, 20..0 operation number of that slot
- *   charged  bits 63..21 amount (units),              20..0 operation number of the last settled move
- *   intent   bits 63..21 signed delta (units),        20..0 operation number it is for
- *   ceiling  bits 63..8  amount (units, VCAP_LF_UNITS_MAX = no ceiling), 7..0 source; 0 = unset
- *   state    bits 63..16 generation, 15..8 liveness kind, 7..0 status
+ *   total    bits 63..30 amount (units of 512 bytes), 29..21 slot, 20..0 operation number of that
+ * slot charged  bits 63..21 amount (units),              20..0 operation number of the last settled
+ * move intent   bits 63..21 signed delta (units),        20..0 operation number it is for ceiling
+ * bits 63..8  amount (units, VCAP_LF_UNITS_MAX = no ceiling), 7..0 source; 0 = unset state
+ * bits 63..16 generation, 15..8 liveness kind, 7..0 status
  *
- * A SLOT is valid (its identity may be believed) while status is LIVE or DEAD and state has not changed
- * between two reads around it.  Kind LOCK: its owner lives exactly as long as a write lock (F_OFD_SETLK)
- * lies on byte VCAP_LF_LOCK_SLOT + slot of this file.  Kind PID: judged by pid and start_time, in the
- * PID namespace `pidns` only.
+ * A SLOT is valid (its identity may be believed) while status is LIVE or DEAD and state has not
+ * changed between two reads around it.  Kind LOCK: its owner lives exactly as long as a write lock
+ * (F_OFD_SETLK) lies on byte VCAP_LF_LOCK_SLOT + slot of this file.  Kind PID: judged by pid and
+ * start_time, in the PID namespace `pidns` only.
  *
  * WHAT A CRASH LEAVES BEHIND
  *   before LIVE         a FREE slot with some identity bytes in it: nothing to do
- *   during a move       intent.op == charged.op + 1.  The move took effect if total still names (slot,
- *                       intent.op) or ack == intent.op; otherwise it did not.  Nothing else is possible,
- *                       because whoever overwrites a move in total that its owner has not yet settled
- *                       in charged sets ack first
- *   holding memory      state LIVE without its lock; any process that needs room reaps it (ledger_reap.c)
- *   while reaping       state DEAD; any other reaper goes on
- *   while writing an event   begin != end in that event
+ *   during a move       intent.op == charged.op + 1.  The move took effect if total still names
+ * (slot, intent.op) or ack == intent.op; otherwise it did not.  Nothing else is possible, because
+ * whoever overwrites a move in total that its owner has not yet settled in charged sets ack first
+ *   holding memory      state LIVE without its lock; any process that needs room reaps it
+ * (ledger_reap.c) while reaping       state DEAD; any other reaper goes on while writing an event
+ * begin != end in that event
  *
  * VERSION HISTORY
  *   1   0.1.0   first
@@ -82,11 +78,13 @@
 #define VCAP_LF_EVENTS_MAX 65536u
 
 /* Byte positions of the advisory locks; beyond the end of the file on purpose. */
-#define VCAP_LF_LOCK_INIT INT64_C(0x3fffffff) /* shared while joining, exclusive while making anew */
+#define VCAP_LF_LOCK_INIT                                                                          \
+    INT64_C(0x3fffffff) /* shared while joining, exclusive while making anew */
 #define VCAP_LF_LOCK_SLOT INT64_C(0x40000000) /* + slot number */
 
 /* header.flags */
-#define VCAP_LF_HOST_MADE 1u /* made by the host: only the host changes ceilings, never made anew */
+#define VCAP_LF_HOST_MADE 1u /* made by the host: only the host changes ceilings, never made anew  \
+                              */
 #define VCAP_LF_AUDIT 2u     /* with HOST_MADE: audit instead of enforce */
 
 /* Where a ceiling came from (gpu.ceiling, low byte). */
@@ -107,15 +105,15 @@ enum vcap_lf_mode { VCAP_LF_MODE_ENFORCE = 0, VCAP_LF_MODE_AUDIT = 1 };
 
 enum vcap_lf_event_kind {
     VCAP_LF_EVENT_NONE = 0,
-    VCAP_LF_EVENT_ATTACH = 1,       /* a process took a slot */
-    VCAP_LF_EVENT_REFUSAL = 2,      /* bytes = asked for, held = container, limit = ceiling */
-    VCAP_LF_EVENT_AUDIT = 3,        /* would have been refused */
-    VCAP_LF_EVENT_REAP = 4,         /* bytes = given back, pid = the dead one */
-    VCAP_LF_EVENT_DEVICE_FULL = 5,  /* the driver had no memory below the ceiling */
-    VCAP_LF_EVENT_GAP = 6,          /* name = an entry point that is not accounted, first call */
-    VCAP_LF_EVENT_ANOMALY = 7,      /* name = what; a number that would have gone wrong */
-    VCAP_LF_EVENT_CONFIG = 8,       /* name = option; a value ignored or a host's word kept */
-    VCAP_LF_EVENT_NO_SLOT = 9       /* no free slot for a process */
+    VCAP_LF_EVENT_ATTACH = 1,      /* a process took a slot */
+    VCAP_LF_EVENT_REFUSAL = 2,     /* bytes = asked for, held = container, limit = ceiling */
+    VCAP_LF_EVENT_AUDIT = 3,       /* would have been refused */
+    VCAP_LF_EVENT_REAP = 4,        /* bytes = given back, pid = the dead one */
+    VCAP_LF_EVENT_DEVICE_FULL = 5, /* the driver had no memory below the ceiling */
+    VCAP_LF_EVENT_GAP = 6,         /* name = an entry point that is not accounted, first call */
+    VCAP_LF_EVENT_ANOMALY = 7,     /* name = what; a number that would have gone wrong */
+    VCAP_LF_EVENT_CONFIG = 8,      /* name = option; a value ignored or a host's word kept */
+    VCAP_LF_EVENT_NO_SLOT = 9      /* no free slot for a process */
 };
 
 struct vcap_lf_header {
@@ -131,10 +129,10 @@ struct vcap_lf_header {
     uint32_t export_offset, export_stride, export_count;
     uint32_t event_offset, event_stride, event_count;
     uint32_t flags;
-    char key[64];       /* whose file this is: the container's key (ledger_path.h), NUL-terminated */
-    char container[64]; /* name given by the host; empty: none */
+    char key[64]; /* whose file this is: the container's key (ledger_path.h), NUL-terminated */
+    char container[64];  /* name given by the host; empty: none */
     uint64_t created_ns; /* CLOCK_REALTIME */
-    char creator[32];   /* version of the program that made it */
+    char creator[32];    /* version of the program that made it */
     uint8_t reserved0[248];
     uint64_t event_next; /* sequence number of the next event; the first is 1 */
     uint8_t reserved1[56];
@@ -146,7 +144,7 @@ struct vcap_lf_gpu {
     uint64_t claim; /* 0 = unused row */
     uint8_t uuid[16];
     uint32_t flags;
-    uint32_t index;      /* ordinal in the process that claimed the row; for people, not for matching */
+    uint32_t index; /* ordinal in the process that claimed the row; for people, not for matching */
     uint64_t ceiling;    /* word, see above */
     uint64_t card_bytes; /* what the driver says the device has; 0 = unknown */
     uint8_t reserved0[16];
@@ -171,8 +169,8 @@ struct vcap_lf_slot {
     uint64_t claimed_ns; /* CLOCK_REALTIME */
     uint64_t refusals;
     uint64_t anomalies;
-    uint64_t gaps;  /* distinct entry points called that are not accounted */
-    uint32_t mode;  /* enum vcap_lf_mode */
+    uint64_t gaps;       /* distinct entry points called that are not accounted */
+    uint32_t mode;       /* enum vcap_lf_mode */
     uint32_t index_mask; /* bit g: this process has used GPU row g */
     uint8_t reserved[24];
 };
@@ -189,7 +187,7 @@ struct vcap_lf_cell {
 };
 
 struct vcap_lf_event {
-    uint64_t begin; /* sequence number, written first */
+    uint64_t begin;   /* sequence number, written first */
     uint64_t time_ns; /* CLOCK_REALTIME */
     uint32_t kind;
     uint32_t slot; /* UINT32_MAX = none */
@@ -205,9 +203,9 @@ struct vcap_lf_event {
     uint64_t reserved1;
 };
 
-#define VCAP_LF_ASSERT(name, condition) \
+#define VCAP_LF_ASSERT(name, condition)                                                            \
     typedef char vcap_lf_assert_##name[(condition) ? 1 : -1] __attribute__((unused))
-#define VCAP_LF_AT(type, field, offset) \
+#define VCAP_LF_AT(type, field, offset)                                                            \
     VCAP_LF_ASSERT(type##_##field, __builtin_offsetof(struct vcap_lf_##type, field) == (offset))
 
 VCAP_LF_ASSERT(header_size, sizeof(struct vcap_lf_header) == 4096);

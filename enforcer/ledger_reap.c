@@ -2,9 +2,9 @@
  * Liveness and reaping.  Invariants:
  *   - only a slot whose owner is shown to be gone leaves LIVE; unknown counts as alive;
  *   - nobody but its owner ever takes a slot's lock: it is only asked about;
- *   - every step is a CAS on a word read before, so that any number of reapers, some of them killed in
- *     the middle, together do exactly one release of what the dead one held.
- * Must not: wait for anybody, hold a lock, log.
+ *   - every step is a CAS on a word read before, so that any number of reapers, some of them killed
+ * in the middle, together do exactly one release of what the dead one held. Must not: wait for
+ * anybody, hold a lock, log.
  */
 #include "enforcer/ledger_reap.h"
 
@@ -46,7 +46,8 @@ uint64_t vcap_start_time(pid_t pid)
     if (length <= 0)
         return 0;
     text[length] = 0;
-    /* the command is in parentheses and may hold anything, also ")": count fields after the last one */
+    /* the command is in parentheses and may hold anything, also ")": count fields after the last
+     * one */
     at = strrchr(text, ')');
     for (int field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');
@@ -57,7 +58,8 @@ uint64_t vcap_start_time(pid_t pid)
     return value;
 }
 
-/* Is the process of this identity gone, as far as its number says?  Only for our own PID namespace. */
+/* Is the process of this identity gone, as far as its number says?  Only for our own PID namespace.
+ */
 static enum vcap_life life_by_pid(const struct vcap_lf_slot *slot, uint64_t my_pidns, bool thorough)
 {
     uint64_t start;
@@ -73,8 +75,8 @@ static enum vcap_life life_by_pid(const struct vcap_lf_slot *slot, uint64_t my_p
 }
 
 /*
- * thorough: also compare start times (a file of /proc per slot).  Under LOCK that only finds a slot whose
- * lock went to a child of raw clone(2) and whose number was given to another process since.
+ * thorough: also compare start times (a file of /proc per slot).  Under LOCK that only finds a slot
+ * whose lock went to a child of raw clone(2) and whose number was given to another process since.
  */
 static enum vcap_life slot_life(const struct vcap_lf_slot *slot, uint32_t number, int fd,
                                 uint64_t my_pidns, bool thorough)
@@ -90,7 +92,8 @@ static enum vcap_life slot_life(const struct vcap_lf_slot *slot, uint32_t number
         return VCAP_LIFE_DEAD;
     if (locked < 0)
         return VCAP_LIFE_UNKNOWN;
-    return life_by_pid(slot, my_pidns, thorough) == VCAP_LIFE_DEAD ? VCAP_LIFE_DEAD : VCAP_LIFE_ALIVE;
+    return life_by_pid(slot, my_pidns, thorough) == VCAP_LIFE_DEAD ? VCAP_LIFE_DEAD
+                                                                   : VCAP_LIFE_ALIVE;
 }
 
 enum vcap_life vcap_slot_life(const struct vcap_lf_slot *slot, uint32_t number, int fd,
@@ -114,8 +117,10 @@ int vcap_ledger_reopen(const struct vcap_ledger *l, int flags)
     return rc == -ENOENT ? -ESTALE : rc != 0 ? rc : fd;
 }
 
-/* Makes the move `intent` of the dead slot d, unless it has been made.  c: charged[d] as read before. */
-static void move_for_dead(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t c, uint64_t intent)
+/* Makes the move `intent` of the dead slot d, unless it has been made.  c: charged[d] as read
+ * before. */
+static void move_for_dead(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t c,
+                          uint64_t intent)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, d, gpu);
     uint64_t *total = &l->gpus[gpu].total;
@@ -135,14 +140,16 @@ static void move_for_dead(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint6
             continue;
         if (vcap_cas(total, t, vcap_lf_total(units > take ? units - take : 0, d, op))) {
             if (units < take)
-                vcap_ledger_anomaly(l, gpu, (take - units) * VCAP_LF_UNIT_BYTES, "total below a dead charge");
+                vcap_ledger_anomaly(l, gpu, (take - units) * VCAP_LF_UNIT_BYTES,
+                                    "total below a dead charge");
             return;
         }
     }
 }
 
 /* Empties one cell of a dead slot.  False: the state moved on, another reaper has finished. */
-static bool reap_cell(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t state, uint64_t *given_back)
+static bool reap_cell(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t state,
+                      uint64_t *given_back)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, d, gpu);
 
@@ -155,7 +162,8 @@ static bool reap_cell(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t 
 
         if (vcap_load(&l->slots[d].state) != state)
             return false;
-        if (vcap_load(&cell->charged) != c) /* i may belong to a later charge: needs three processes */
+        if (vcap_load(&cell->charged) !=
+            c) /* i may belong to a later charge: needs three processes */
             continue;
         if (vcap_lf_op(i) == next) {
             uint64_t t = vcap_load(&l->gpus[gpu].total);
@@ -222,7 +230,8 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
         struct vcap_lf_slot copy;
         uint64_t state = vcap_load(&slot->state);
 
-        if (vcap_lf_state_status(state) == VCAP_LF_FREE || (l->slot == (int32_t)s && state == l->state))
+        if (vcap_lf_state_status(state) == VCAP_LF_FREE ||
+            (l->slot == (int32_t)s && state == l->state))
             continue;
         if (vcap_lf_state_status(state) == VCAP_LF_LIVE) {
             if (fd < 0) {

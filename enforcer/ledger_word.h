@@ -1,5 +1,6 @@
 /*
- * The atomic steps that owners (ledger.c) and reapers (ledger_reap.c) share.  Sequentially consistent.
+ * The atomic steps that owners (ledger.c) and reapers (ledger_reap.c) share.  Sequentially
+ * consistent.
  */
 #ifndef VRAMCAP_ENFORCER_LEDGER_WORD_H
 #define VRAMCAP_ENFORCER_LEDGER_WORD_H
@@ -22,10 +23,11 @@ static inline bool vcap_cas(uint64_t *word, uint64_t expected, uint64_t desired)
 
 /*
  * Before slot d overwrites t in a row's total: tell the slot whose move t is, unless that slot has
- * settled it.  False: total has moved on, start again.  A slot number that this ledger does not have can
- * only come from damage and has nobody to be told.
+ * settled it.  False: total has moved on, start again.  A slot number that this ledger does not
+ * have can only come from damage and has nobody to be told.
  */
-static inline bool vcap_word_acknowledge(struct vcap_ledger *l, uint32_t gpu, uint32_t d, uint64_t t)
+static inline bool vcap_word_acknowledge(struct vcap_ledger *l, uint32_t gpu, uint32_t d,
+                                         uint64_t t)
 {
     uint32_t w = vcap_lf_total_slot(t);
     uint64_t op = vcap_lf_op(t), a;

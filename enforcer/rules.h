@@ -1,10 +1,11 @@
 /*
- * What a byte of device memory costs: one function per rule, named as in preload/cuda_api.def.  Every rule
- * is written down here and nowhere else; docs/apis.md points here.  Sizes are bytes; a result that would
- * not fit 64 bits is UINT64_MAX, which no ceiling has room for.
+ * What a byte of device memory costs: one function per rule, named as in preload/cuda_api.def.
+ * Every rule is written down here and nowhere else; docs/apis.md points here.  Sizes are bytes; a
+ * result that would not fit 64 bits is UINT64_MAX, which no ceiling has room for.
  *
  * Sources: page size of large allocations from PyTorch PR 17120 and the CUDA documentation of
- * cuMemGetAllocationGranularity (2 MiB on present GPUs); to be corrected by docs/gpu/ per generation.
+ * cuMemGetAllocationGranularity (2 MiB on present GPUs); to be corrected by docs/gpu/ per
+ * generation.
  */
 #ifndef VRAMCAP_ENFORCER_RULES_H
 #define VRAMCAP_ENFORCER_RULES_H
@@ -32,10 +33,10 @@ static inline uint64_t vcap_multiply(uint64_t a, uint64_t b)
 }
 
 /*
- * CHARGE_LINEAR, CHARGE_MANAGED: up to 1 MiB rounded up to 512 bytes (such allocations share 2 MiB blocks,
- * whose slack is overhead), above it to whole 2 MiB pages.  Charging 512-byte multiples throughout would
- * let 2048 x (1 MiB + 512 B) take 4 GiB under 2 GiB.  Managed memory is charged in full when it is
- * allocated, wherever its pages are.
+ * CHARGE_LINEAR, CHARGE_MANAGED: up to 1 MiB rounded up to 512 bytes (such allocations share 2 MiB
+ * blocks, whose slack is overhead), above it to whole 2 MiB pages.  Charging 512-byte multiples
+ * throughout would let 2048 x (1 MiB + 512 B) take 4 GiB under 2 GiB.  Managed memory is charged in
+ * full when it is allocated, wherever its pages are.
  */
 static inline uint64_t vcap_rule_linear(uint64_t bytes)
 {
@@ -43,8 +44,9 @@ static inline uint64_t vcap_rule_linear(uint64_t bytes)
 }
 
 /*
- * CHARGE_PITCHED: rows x the pitch that the driver chose, as linear memory.  Before the call the pitch is
- * unknown: what is reserved then is the least that it can be, a row rounded up to 512 bytes.
+ * CHARGE_PITCHED: rows x the pitch that the driver chose, as linear memory.  Before the call the
+ * pitch is unknown: what is reserved then is the least that it can be, a row rounded up to 512
+ * bytes.
  */
 static inline uint64_t vcap_rule_pitched(uint64_t pitch, uint64_t rows)
 {

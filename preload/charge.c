@@ -1,8 +1,9 @@
 /*
  * Reserve, settle, release, and the words for a refusal.  Invariants:
  *   - what is reserved is either in the live map with its bytes, or given back;
- *   - a charge is tied to the slot it was made in (slot_state); after the slot was lost, whoever finds a
- *     record with an older one charges it again, under the record's shard lock, so it is never in twice;
+ *   - a charge is tied to the slot it was made in (slot_state); after the slot was lost, whoever
+ * finds a record with an older one charges it again, under the record's shard lock, so it is never
+ * in twice;
  *   - a refusal is CUDA_ERROR_OUT_OF_MEMORY and touches no out-parameter.
  */
 #include "preload/charge.h"
@@ -27,18 +28,23 @@ CUresult vcap_deny(unsigned row)
     uint32_t held_back;
 
     if (vcap_log_allow(&deny_limit, &held_back))
-        vcap_log(VCAP_LOG_ERROR, "denied %s: no usable ceiling in this process (see the first line above)",
+        vcap_log(VCAP_LOG_ERROR,
+                 "denied %s: no usable ceiling in this process (see the first line above)",
                  vcap_row_symbol(row));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Counters, event and line of a refusal, or of what would have been one (audit). */
-static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool audit)
+static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
+                    bool audit)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     struct vcap_lf_gpu *gpu = &l->gpus[d->gpu];
-    struct vcap_event event = {.kind = audit ? VCAP_LF_EVENT_AUDIT : VCAP_LF_EVENT_REFUSAL, .gpu = d->gpu,
-                               .bytes = bytes, .name = vcap_row_symbol(row), .code = CUDA_ERROR_OUT_OF_MEMORY};
+    struct vcap_event event = {.kind = audit ? VCAP_LF_EVENT_AUDIT : VCAP_LF_EVENT_REFUSAL,
+                               .gpu = d->gpu,
+                               .bytes = bytes,
+                               .name = vcap_row_symbol(row),
+                               .code = CUDA_ERROR_OUT_OF_MEMORY};
     uint64_t container = vcap_ceiling_bytes(__atomic_load_n(&gpu->ceiling, __ATOMIC_ACQUIRE));
     uint32_t held_back, holders;
     char more[48];
@@ -60,18 +66,22 @@ static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row,
     if (held_back != 0)
         snprintf(more, sizeof(more), " (and %u more before)", held_back);
     holders = vcap_ledger_holders(l, d->gpu);
-    vcap_log(audit ? VCAP_LOG_WARN : VCAP_LOG_ERROR,
-             "%s %s of %.1f MiB on GPU %d (%s): container holds %.1f of %.1f MiB in %u process%s%s%s",
-             audit ? "would have refused" : "refused", event.name, mib(bytes), (int)ordinal, d->name,
-             mib(event.held), mib(event.limit), holders, holders == 1 ? "" : "es",
-             event.limit < container ? ", this process's own lower ceiling" : "", more);
+    vcap_log(
+        audit ? VCAP_LOG_WARN : VCAP_LOG_ERROR,
+        "%s %s of %.1f MiB on GPU %d (%s): container holds %.1f of %.1f MiB in %u process%s%s%s",
+        audit ? "would have refused" : "refused", event.name, mib(bytes), (int)ordinal, d->name,
+        mib(event.held), mib(event.limit), holders, holders == 1 ? "" : "es",
+        event.limit < container ? ", this process's own lower ceiling" : "", more);
 }
 
 void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
-    struct vcap_event event = {.kind = VCAP_LF_EVENT_DEVICE_FULL, .gpu = d->gpu, .bytes = bytes,
-                               .name = vcap_row_symbol(row), .code = CUDA_ERROR_OUT_OF_MEMORY};
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_DEVICE_FULL,
+                               .gpu = d->gpu,
+                               .bytes = bytes,
+                               .name = vcap_row_symbol(row),
+                               .code = CUDA_ERROR_OUT_OF_MEMORY};
     uint64_t ceiling = vcap_device_ceiling(d);
     uint32_t held_back;
     char of[48];
@@ -86,11 +96,13 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
     if (ceiling != VCAP_NO_LIMIT)
         snprintf(of, sizeof(of), " of %.1f", mib(ceiling));
     vcap_log(VCAP_LOG_WARN,
-             "%s of %.1f MiB on GPU %d (%s): device full, ceiling not reached; container holds %.1f%s MiB",
+             "%s of %.1f MiB on GPU %d (%s): device full, ceiling not reached; container holds "
+             "%.1f%s MiB",
              event.name, mib(bytes), (int)ordinal, d->name, mib(event.held), of);
 }
 
-/* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno: denied. */
+/* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno:
+ * denied. */
 static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
                   uint64_t *slot_state)
 {
@@ -142,7 +154,8 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
     return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes bytes off that were charged in slot_state, unless that slot is gone and its charges with it. */
+/* Takes bytes off that were charged in slot_state, unless that slot is gone and its charges with
+ * it. */
 static void release(const struct vcap_device *d, uint64_t bytes, uint64_t slot_state)
 {
     if (slot_state == vcap_process.ledger.state)
@@ -157,7 +170,8 @@ void vcap_record_release(const struct vcap_live *record)
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
                          CUresult (*give_back)(uint64_t pointer))
 {
-    struct vcap_live record = {.key = pointer, .context = c->context, .device = (uint32_t)c->ordinal};
+    struct vcap_live record = {
+        .key = pointer, .context = c->context, .device = (uint32_t)c->ordinal};
     struct vcap_live stale;
 
     if (!c->active)
@@ -176,7 +190,8 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
 
         if (rc != 0)
             goto undo;
-        if (slot_state != c->slot_state) { /* the slot was lost in between and the first part with it */
+        if (slot_state !=
+            c->slot_state) { /* the slot was lost in between and the first part with it */
             release(c->device, bytes - c->bytes, slot_state);
             slot_state = 0;
         }

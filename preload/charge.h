@@ -2,14 +2,13 @@
  * Reserve, call, settle: what every charging hook does.
  *
  *     struct vcap_charge c;
- *     CUresult result = vcap_charge_begin(&c, VCAP_ROW_cuX, bytes);     refused: CUDA_ERROR_OUT_OF_MEMORY
- *     if (result != CUDA_SUCCESS) return result;
- *     result = real.cuX(... locals ...);
- *     result = vcap_charge_end(&c, result, pointer, bytes_it_really_costs, cuMemFree of that ABI);
- *     if (result == CUDA_SUCCESS) *out = local;
+ *     CUresult result = vcap_charge_begin(&c, VCAP_ROW_cuX, bytes);     refused:
+ * CUDA_ERROR_OUT_OF_MEMORY if (result != CUDA_SUCCESS) return result; result = real.cuX(... locals
+ * ...); result = vcap_charge_end(&c, result, pointer, bytes_it_really_costs, cuMemFree of that
+ * ABI); if (result == CUDA_SUCCESS) *out = local;
  *
- * Reservation comes first, so that no race ever holds more than the ceiling; on any failure it is given
- * back.  Out-parameters are the caller's and are written only on success.
+ * Reservation comes first, so that no race ever holds more than the ceiling; on any failure it is
+ * given back.  Out-parameters are the caller's and are written only on success.
  */
 #ifndef VRAMCAP_PRELOAD_CHARGE_H
 #define VRAMCAP_PRELOAD_CHARGE_H
@@ -31,19 +30,20 @@ struct vcap_charge {
     uint64_t slot_state; /* the slot it was reserved in */
 };
 
-/* For memory of the current context's device.  bytes 0 or no context: the driver is left to answer. */
+/* For memory of the current context's device.  bytes 0 or no context: the driver is left to answer.
+ */
 CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes);
 
 /*
- * Books the driver's answer.  pointer: what it allocated; bytes: what that costs by its rule, more or less
- * than was reserved.  If the difference has no room, or the record cannot be kept, give_back(pointer) is
- * called and the result is CUDA_ERROR_OUT_OF_MEMORY.
+ * Books the driver's answer.  pointer: what it allocated; bytes: what that costs by its rule, more
+ * or less than was reserved.  If the difference has no room, or the record cannot be kept,
+ * give_back(pointer) is called and the result is CUDA_ERROR_OUT_OF_MEMORY.
  */
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
                          CUresult (*give_back)(uint64_t pointer));
 
 /*
- * Overhead of a context: charged like memory, shown apart, tied to nothing in the live map.  Returns
+ * Overhead of a context: charged like memory, shown apart, tied to nothing in the live map. Returns
  * CUDA_ERROR_OUT_OF_MEMORY if it has no room (force: booked anyway, the GPU may be over).
  */
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force);
@@ -53,7 +53,8 @@ void vcap_overhead_release(struct vcap_device *device, uint64_t bytes);
 void vcap_record_release(const struct vcap_live *record);
 
 /* The line and the event for a driver that had no memory though the ceiling was not reached. */
-void vcap_device_full(const struct vcap_device *device, CUdevice ordinal, unsigned row, uint64_t bytes);
+void vcap_device_full(const struct vcap_device *device, CUdevice ordinal, unsigned row,
+                      uint64_t bytes);
 
 /* The one line about calls that are denied because nothing usable is configured. */
 CUresult vcap_deny(unsigned row);

@@ -1,8 +1,8 @@
 /*
  * The table of contexts.  Invariants:
  *   - an entry's overhead is charged exactly once, and released when the entry goes;
- *   - an entry or a record that was made after a destroying call reached the driver (birth not below the
- *     number drawn before that call) outlives the sweep of that call;
+ *   - an entry or a record that was made after a destroying call reached the driver (birth not
+ * below the number drawn before that call) outlives the sweep of that call;
  *   - VMM handles and pool memory do not belong to a context and are not touched here.
  */
 #include "preload/context.h"
@@ -31,8 +31,8 @@ struct context {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context *table;
-static uint64_t removals; /* raised whenever an entry goes; a thread's memory of the last context is good
-                             only for one value of it */
+static uint64_t removals; /* raised whenever an entry goes; a thread's memory of the last context is
+                             good only for one value of it */
 
 static __thread CUcontext met_context __attribute__((tls_model("initial-exec")));
 static __thread uint64_t met_removals __attribute__((tls_model("initial-exec")));
@@ -52,8 +52,10 @@ static struct context *find(CUcontext handle)
     return found;
 }
 
-/* True: entered with this overhead.  False: known already (or no memory for it), overhead not taken over. */
-static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead)
+/* True: entered with this overhead.  False: known already (or no memory for it), overhead not taken
+ * over. */
+static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kind,
+                  uint64_t overhead)
 {
     struct context *c, *fresh = calloc(1, sizeof(*fresh));
     uint64_t stale_overhead = 0;
@@ -62,7 +64,8 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
 
     pthread_mutex_lock(&lock);
     c = find(handle);
-    if (c != NULL && (c->ordinal != ordinal || c->kind != kind)) { /* an old handle given out again */
+    if (c != NULL &&
+        (c->ordinal != ordinal || c->kind != kind)) { /* an old handle given out again */
         stale_overhead = c->overhead;
         stale_ordinal = c->ordinal;
         HASH_DEL(table, c);
@@ -90,7 +93,8 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
     return entered;
 }
 
-void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead)
+void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind,
+                        uint64_t overhead)
 {
     if (!enter(context, ordinal, kind, overhead) && overhead != 0)
         vcap_overhead_release(&vcap_process.device[ordinal], overhead);
@@ -109,7 +113,8 @@ void vcap_context_met(CUcontext context, CUdevice ordinal)
     pthread_mutex_unlock(&lock);
     device = vcap_device(ordinal);
     if (!known && device != NULL) {
-        if (cost != 0 && vcap_overhead_charge(device, VCAP_ROW_cuDevicePrimaryCtxRetain, cost, true) != CUDA_SUCCESS)
+        if (cost != 0 && vcap_overhead_charge(device, VCAP_ROW_cuDevicePrimaryCtxRetain, cost,
+                                              true) != CUDA_SUCCESS)
             cost = 0;
         vcap_context_enter(context, ordinal, VCAP_CONTEXT_PRIMARY, cost);
     }
@@ -153,9 +158,11 @@ static void remove_entry(const struct going *going, uint64_t before)
     uint64_t overhead = 0;
 
     pthread_mutex_lock(&lock);
-    HASH_ITER (hh, table, c, next) {
-        bool it = going->context != NULL ? c->handle == going->context
-                                         : c->ordinal == going->ordinal && c->kind == VCAP_CONTEXT_PRIMARY;
+    HASH_ITER(hh, table, c, next)
+    {
+        bool it = going->context != NULL
+                      ? c->handle == going->context
+                      : c->ordinal == going->ordinal && c->kind == VCAP_CONTEXT_PRIMARY;
 
         if (!it || c->birth >= before)
             continue;
@@ -197,11 +204,12 @@ void vcap_context_charge_again(void)
     struct context *c, *next;
 
     pthread_mutex_lock(&lock);
-    HASH_ITER (hh, table, c, next) {
+    HASH_ITER(hh, table, c, next)
+    {
         const struct vcap_device *d = &vcap_process.device[c->ordinal];
 
-        if (c->overhead != 0 && vcap_ledger_charge(&vcap_process.ledger, d->gpu, c->overhead, VCAP_NO_LIMIT,
-                                                   VCAP_BOOK_ABOVE, NULL) == 0)
+        if (c->overhead != 0 && vcap_ledger_charge(&vcap_process.ledger, d->gpu, c->overhead,
+                                                   VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL) == 0)
             vcap_ledger_note_overhead(&vcap_process.ledger, d->gpu, (int64_t)c->overhead);
     }
     pthread_mutex_unlock(&lock);

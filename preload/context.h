@@ -1,7 +1,7 @@
 /*
- * The contexts of this process: which device, made by cuCtxCreate or taken for the primary one, and the
- * overhead that is charged for each (VRAMCAP_CONTEXT_MIB).  Whether a primary context lives is asked of
- * the driver, never counted.  Thread-safe; no lock is held over a driver call.
+ * The contexts of this process: which device, made by cuCtxCreate or taken for the primary one, and
+ * the overhead that is charged for each (VRAMCAP_CONTEXT_MIB).  Whether a primary context lives is
+ * asked of the driver, never counted.  Thread-safe; no lock is held over a driver call.
  */
 #ifndef VRAMCAP_PRELOAD_CONTEXT_H
 #define VRAMCAP_PRELOAD_CONTEXT_H
@@ -21,17 +21,18 @@ enum vcap_context_kind {
 uint64_t vcap_context_cost(void);
 
 /*
- * Enters a context that the driver has just handed out.  overhead: bytes already charged for it.  If the
- * context was known with its overhead, the charge is given back here.
+ * Enters a context that the driver has just handed out.  overhead: bytes already charged for it. If
+ * the context was known with its overhead, the charge is given back here.
  */
-void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind, uint64_t overhead);
+void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind,
+                        uint64_t overhead);
 
-/* A charging call found this context current: entered now if it was not known (retained behind the hooks,
- * by the runtime's own tables), its overhead booked without refusal. */
+/* A charging call found this context current: entered now if it was not known (retained behind the
+ * hooks, by the runtime's own tables), its overhead booked without refusal. */
 void vcap_context_met(CUcontext context, CUdevice ordinal);
 
-/* The driver has destroyed a context: everything it frees is taken off.  before: vcap_live_sweep_begin()
- * from ahead of the driver's call. */
+/* The driver has destroyed a context: everything it frees is taken off.  before:
+ * vcap_live_sweep_begin() from ahead of the driver's call. */
 void vcap_context_gone(CUcontext context, uint64_t before);
 
 /* The same for a device's primary context.  keeps_context: its allocations are gone, it is not. */

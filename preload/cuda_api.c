@@ -1,5 +1,5 @@
 /*
- * The rows as data: names packed in one block without pointers (no relocations), found by hash.  The
+ * The rows as data: names packed in one block without pointers (no relocations), found by hash. The
  * tables are made by the compiler but for the two hash indexes, which vcap_rows_index fills once.
  */
 #include "preload/cuda_api.h"
@@ -13,11 +13,11 @@ struct vcap_own vcap_own;
 struct names {
 #define NAME(symbol, text) char symbol[sizeof(text)];
 #define HOOK(base, since, suffix, rule) NAME(base##suffix, #base #suffix)
-#define HOOK_STREAM(base, since, suffix, rule) \
+#define HOOK_STREAM(base, since, suffix, rule)                                                     \
     NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptsz, #base #suffix "_ptsz")
 #define PASS HOOK
 #define PASS_STREAM HOOK_STREAM
-#define PASS_PTDS(base, since, suffix, why) \
+#define PASS_PTDS(base, since, suffix, why)                                                        \
     NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptds, #base #suffix "_ptds")
 #define GAP HOOK
 #define GAP_STREAM HOOK_STREAM
@@ -28,11 +28,11 @@ struct names {
 static const struct names names = {
 #define NAME(symbol, text) .symbol = text,
 #define HOOK(base, since, suffix, rule) NAME(base##suffix, #base #suffix)
-#define HOOK_STREAM(base, since, suffix, rule) \
+#define HOOK_STREAM(base, since, suffix, rule)                                                     \
     NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptsz, #base #suffix "_ptsz")
 #define PASS HOOK
 #define PASS_STREAM HOOK_STREAM
-#define PASS_PTDS(base, since, suffix, why) \
+#define PASS_PTDS(base, since, suffix, why)                                                        \
     NAME(base##suffix, #base #suffix) NAME(base##suffix##_ptds, #base #suffix "_ptds")
 #define GAP HOOK
 #define GAP_STREAM HOOK_STREAM
@@ -51,9 +51,9 @@ struct row {
     uint8_t twin; /* 1: the per-thread variant */
 };
 
-#define ROW(symbol, base, since, kind, twin) \
+#define ROW(symbol, base, since, kind, twin)                                                       \
     {__builtin_offsetof(struct names, symbol), since, sizeof(#base) - 1, kind, twin},
-#define PAIR(base, since, suffix, end, kind) \
+#define PAIR(base, since, suffix, end, kind)                                                       \
     ROW(base##suffix, base, since, kind, 0) ROW(base##suffix##end, base, TWIN_SINCE(since), kind, 1)
 static const struct row rows[VCAP_ROWS] = {
 #define HOOK(base, since, suffix, rule) ROW(base##suffix, base, since, VCAP_KIND_HOOK, 0)
@@ -75,24 +75,26 @@ _Static_assert(sizeof(names) < UINT16_MAX, "offsets fit 16 bits");
 #undef STUB
 
 /*
- * What to hand out for a row.  The library is linked with -Bsymbolic, so these are our own functions even
- * if another module defines the same names in front of us: two interposers never call each other in turns.
+ * What to hand out for a row.  The library is linked with -Bsymbolic, so these are our own
+ * functions even if another module defines the same names in front of us: two interposers never
+ * call each other in turns.
  */
 static void *const hooks[VCAP_ROWS] = {
 #define HOOK(base, since, suffix, rule) [VCAP_ROW_##base##suffix] = (void *)base##suffix,
-#define HOOK_STREAM(base, since, suffix, rule)           \
-    [VCAP_ROW_##base##suffix] = (void *)base##suffix,    \
+#define HOOK_STREAM(base, since, suffix, rule)                                                     \
+    [VCAP_ROW_##base##suffix] = (void *)base##suffix,                                              \
     [VCAP_ROW_##base##suffix##_ptsz] = (void *)base##suffix##_ptsz,
 #define GAP(base, since, suffix, lost) [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,
-#define GAP_STREAM(base, since, suffix, lost)               \
-    [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,   \
+#define GAP_STREAM(base, since, suffix, lost)                                                      \
+    [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,                                          \
     [VCAP_ROW_##base##suffix##_ptsz] = vcap_stub_##base##suffix##_ptsz,
 #include "preload/cuda_api.def"
 };
 
 static const uint16_t gap_rows[] = {
 #define GAP(base, since, suffix, lost) VCAP_ROW_##base##suffix,
-#define GAP_STREAM(base, since, suffix, lost) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
+#define GAP_STREAM(base, since, suffix, lost)                                                      \
+    VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
 #include "preload/cuda_api.def"
 };
 

@@ -1,7 +1,7 @@
 /*
  * What is derived from cuda_api.def: ids of rows, typed pointers to the driver's functions, and the
- * look-ups that resolve.c answers with.  No function here calls libc; cuda_api.c is compiled without
- * sanitizers and builtins, because sanitised programs call dlsym before libc is ready.
+ * look-ups that resolve.c answers with.  No function here calls libc; cuda_api.c is compiled
+ * without sanitizers and builtins, because sanitised programs call dlsym before libc is ready.
  */
 #ifndef VRAMCAP_PRELOAD_CUDA_API_H
 #define VRAMCAP_PRELOAD_CUDA_API_H
@@ -18,22 +18,25 @@
 
 enum vcap_row {
 #define HOOK(base, since, suffix, rule) VCAP_ROW_##base##suffix,
-#define HOOK_STREAM(base, since, suffix, rule) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
+#define HOOK_STREAM(base, since, suffix, rule)                                                     \
+    VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
 #define PASS(base, since, suffix, why) VCAP_ROW_##base##suffix,
-#define PASS_STREAM(base, since, suffix, why) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
+#define PASS_STREAM(base, since, suffix, why)                                                      \
+    VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
 #define PASS_PTDS(base, since, suffix, why) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptds,
 #define GAP(base, since, suffix, lost) VCAP_ROW_##base##suffix,
-#define GAP_STREAM(base, since, suffix, lost) VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
+#define GAP_STREAM(base, since, suffix, lost)                                                      \
+    VCAP_ROW_##base##suffix, VCAP_ROW_##base##suffix##_ptsz,
 #include "preload/cuda_api.def"
     VCAP_ROWS
 };
 
-/* The driver's functions, one pointer per row in the order of enum vcap_row; NULL: this driver lacks it,
- * or the row is a PASS and nobody asks.  Written once, by vcap_bind. */
+/* The driver's functions, one pointer per row in the order of enum vcap_row; NULL: this driver
+ * lacks it, or the row is a PASS and nobody asks.  Written once, by vcap_bind. */
 struct vcap_real {
 #define HOOK(base, since, suffix, rule) PFN_##base##_v##since base##suffix;
-#define HOOK_STREAM(base, since, suffix, rule) \
-    PFN_##base##_v##since base##suffix;        \
+#define HOOK_STREAM(base, since, suffix, rule)                                                     \
+    PFN_##base##_v##since base##suffix;                                                            \
     PFN_##base##_v##since##_ptsz base##suffix##_ptsz;
 #define PASS(base, since, suffix, why) void *base##suffix;
 #define PASS_STREAM(base, since, suffix, why) void *base##suffix, *base##suffix##_ptsz;
@@ -47,7 +50,8 @@ extern struct vcap_real vcap_real;
 
 _Static_assert(sizeof(struct vcap_real) == VCAP_ROWS * sizeof(void *), "one pointer per row");
 
-/* Calls that hooks make on their own account (the list of reference/driver-api.md that is allowed). */
+/* Calls that hooks make on their own account (the list of reference/driver-api.md that is allowed).
+ */
 struct vcap_own {
     PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent;
     PFN_cuCtxGetDevice_v2000 cuCtxGetDevice;
@@ -75,8 +79,8 @@ const char *vcap_row_symbol(unsigned row);
  */
 bool vcap_bind(void);
 
-/* True if a call from this return address is the driver's own (or a tail call of it through our names):
- * such calls pass straight through, what they cost is charged where they began. */
+/* True if a call from this return address is the driver's own (or a tail call of it through our
+ * names): such calls pass straight through, what they cost is charged where they began. */
 bool vcap_is_inner_call(const void *return_address);
 
 /* The hook or counting stub to hand out instead of address, or address itself. */

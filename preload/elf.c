@@ -1,6 +1,6 @@
 /*
- * Reads the loader's structures as the ELF gABI and the GNU hash section lay them down.  Freestanding:
- * compiled without builtins and sanitizers.
+ * Reads the loader's structures as the ELF gABI and the GNU hash section lay them down.
+ * Freestanding: compiled without builtins and sanitizers.
  */
 #include "preload/elf.h"
 
@@ -9,7 +9,7 @@
 
 struct tables {
     const char *strings;
-    const ElfW(Sym) *symbols;
+    const ElfW(Sym) * symbols;
     const uint32_t *gnu_hash;
     const uint32_t *sysv_hash;
     const char *soname;
@@ -24,7 +24,8 @@ static bool same(const char *a, const char *b)
     return *a == *b;
 }
 
-/* glibc relocates d_ptr in place on the architectures that it maps .dynamic writable for; others not */
+/* glibc relocates d_ptr in place on the architectures that it maps .dynamic writable for; others
+ * not */
 static const void *pointer(const struct link_map *module, ElfW(Addr) value)
 {
     return (const void *)(value < module->l_addr ? module->l_addr + value : value);
@@ -73,7 +74,8 @@ struct link_map *vcap_elf_find(const char *soname)
     for (struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
         struct tables t;
 
-        /* the vdso's .dynamic is not relocated and its name is empty or linux-vdso: never asked for */
+        /* the vdso's .dynamic is not relocated and its name is empty or linux-vdso: never asked for
+         */
         if (read_tables(m, &t) && t.soname != NULL && m->l_name != NULL && m->l_name[0] == '/' &&
             same(t.soname, soname))
             return m;
@@ -131,7 +133,8 @@ void *vcap_elf_symbol(const struct link_map *module, const char *name)
         return find_gnu(module, &t, name);
     if (t.sysv_hash == NULL)
         return NULL;
-    for (uint32_t i = 1; i < t.sysv_hash[1]; i++) { /* old libraries; the count of symbols is nchain */
+    for (uint32_t i = 1; i < t.sysv_hash[1];
+         i++) { /* old libraries; the count of symbols is nchain */
         void *found = defined(module, &t, i, name);
 
         if (found != NULL)
@@ -144,7 +147,8 @@ void vcap_elf_span(const struct link_map *module, uintptr_t *low, uintptr_t *hig
 {
     /* a shared object's first segment starts with its ELF header and is linked at 0 */
     const ElfW(Ehdr) *header = (const ElfW(Ehdr) *)module->l_addr;
-    const ElfW(Phdr) *segment = (const ElfW(Phdr) *)(const void *)((const char *)header + header->e_phoff);
+    const ElfW(Phdr) *segment =
+        (const ElfW(Phdr) *)(const void *)((const char *)header + header->e_phoff);
 
     *low = module->l_addr;
     *high = module->l_addr;

@@ -1,7 +1,7 @@
 /*
- * Contexts: their overhead when they come, what the driver frees when they go.  Creation reserves the
- * overhead first and is refused if it has no room; a destroying call is looked at only after the driver
- * has answered, since only the driver knows whether it was the last reference.
+ * Contexts: their overhead when they come, what the driver frees when they go.  Creation reserves
+ * the overhead first and is refused if it has no room; a destroying call is looked at only after
+ * the driver has answered, since only the driver knows whether it was the last reference.
  */
 #include <string.h>
 
@@ -38,18 +38,19 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
 }
 
 /* One body for the four ABIs: `call` is the driver's call with its own argument list. */
-#define CREATE(function, pctx, ordinal, call)                                                            \
-    struct vcap_device *device;                                                                          \
-    CUcontext context = NULL;                                                                            \
-    uint64_t cost;                                                                                       \
-    CUresult result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                             \
-                                                                                                         \
-    if (result != CUDA_SUCCESS)                                                                          \
-        return result;                                                                                   \
-    result = call;                                                                                       \
-    result = created(result, context, ordinal, VCAP_ROW_##function, device, cost, VCAP_CONTEXT_CREATED); \
-    if (result == CUDA_SUCCESS && (pctx) != NULL)                                                        \
-        *(pctx) = context;                                                                               \
+#define CREATE(function, pctx, ordinal, call)                                                      \
+    struct vcap_device *device;                                                                    \
+    CUcontext context = NULL;                                                                      \
+    uint64_t cost;                                                                                 \
+    CUresult result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                       \
+                                                                                                   \
+    if (result != CUDA_SUCCESS)                                                                    \
+        return result;                                                                             \
+    result = call;                                                                                 \
+    result = created(result, context, ordinal, VCAP_ROW_##function, device, cost,                  \
+                     VCAP_CONTEXT_CREATED);                                                        \
+    if (result == CUDA_SUCCESS && (pctx) != NULL)                                                  \
+        *(pctx) = context;                                                                         \
     return result
 
 CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -61,7 +62,8 @@ CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     VCAP_ENTER(cuCtxCreate_v2, (pctx, flags, dev));
-    CREATE(cuCtxCreate_v2, pctx, dev, real.cuCtxCreate_v2(pctx != NULL ? &context : NULL, flags, dev));
+    CREATE(cuCtxCreate_v2, pctx, dev,
+           real.cuCtxCreate_v2(pctx != NULL ? &context : NULL, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
@@ -72,8 +74,8 @@ CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArra
            real.cuCtxCreate_v3(pctx != NULL ? &context : NULL, paramsArray, numParams, flags, dev));
 }
 
-CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
-                                CUdevice dev)
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
+                                unsigned int flags, CUdevice dev)
 {
     VCAP_ENTER(cuCtxCreate_v4, (pctx, ctxCreateParams, flags, dev));
     CREATE(cuCtxCreate_v4, pctx, dev,
@@ -106,7 +108,8 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
     return result;
 }
 
-/* Must be current to the calling thread; if it is not any more afterwards, that was the last reference. */
+/* Must be current to the calling thread; if it is not any more afterwards, that was the last
+ * reference. */
 CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 {
     CUcontext current = NULL;
@@ -147,8 +150,10 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (result != CUDA_SUCCESS)
         return result;
     result = real.cuDevicePrimaryCtxRetain(pctx != NULL ? &context : NULL, dev);
-    result = created(result, context, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, device, cost, VCAP_CONTEXT_PRIMARY);
-    if (device == NULL && result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
+    result = created(result, context, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, device, cost,
+                     VCAP_CONTEXT_PRIMARY);
+    if (device == NULL && result == CUDA_SUCCESS && context != NULL &&
+        vcap_mode_now() != VCAP_MODE_DENY)
         vcap_context_met(context, dev); /* active already, or without a cost */
     if (result == CUDA_SUCCESS && pctx != NULL)
         *pctx = context;

@@ -1,6 +1,7 @@
 /*
  * What programs are told: the truth under the ceiling.  Only outputs that the caller asked for are
- * adjusted, NULLs go to the driver as they came.  Audit and passive: untouched.  Denied: nothing is free.
+ * adjusted, NULLs go to the driver as they came.  Audit and passive: untouched.  Denied: nothing is
+ * free.
  */
 #include <limits.h>
 #include <string.h>
@@ -14,8 +15,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 }
 
 /*
- * The present ceiling of the current context's device and what is free below it.  False: no ceiling here,
- * the driver's own figures stand.
+ * The present ceiling of the current context's device and what is free below it.  False: no ceiling
+ * here, the driver's own figures stand.
  */
 static bool view(uint64_t *ceiling, uint64_t *room)
 {
@@ -46,7 +47,8 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult result;
 
     VCAP_ENTER(cuMemGetInfo_v2, (free, total));
-    result = real.cuMemGetInfo_v2(free != NULL ? &driver_free : NULL, total != NULL ? &driver_total : NULL);
+    result = real.cuMemGetInfo_v2(free != NULL ? &driver_free : NULL,
+                                  total != NULL ? &driver_total : NULL);
     if (result != CUDA_SUCCESS)
         return result;
     if (vcap_mode_now() == VCAP_MODE_DENY) {
@@ -69,7 +71,8 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
     CUresult result;
 
     VCAP_ENTER(cuMemGetInfo, (free, total));
-    result = real.cuMemGetInfo(free != NULL ? &driver_free : NULL, total != NULL ? &driver_total : NULL);
+    result =
+        real.cuMemGetInfo(free != NULL ? &driver_free : NULL, total != NULL ? &driver_total : NULL);
     if (result != CUDA_SUCCESS)
         return result;
     if (vcap_mode_now() == VCAP_MODE_DENY) {
@@ -88,7 +91,8 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
 /* A device's total under its ceiling; the driver's own where there is none. */
 static uint64_t total_under_ceiling(CUdevice dev, uint64_t total)
 {
-    const struct vcap_device *device = vcap_mode_now() == VCAP_MODE_ENFORCE ? vcap_device(dev) : NULL;
+    const struct vcap_device *device =
+        vcap_mode_now() == VCAP_MODE_ENFORCE ? vcap_device(dev) : NULL;
 
     return device == NULL ? total : least(total, vcap_device_ceiling(device));
 }

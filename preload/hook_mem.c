@@ -1,7 +1,7 @@
 /*
- * Linear, pitched and managed memory, and its release, in both ABIs.  Each body reserves before the driver
- * is called (charge.h); a release takes the record out before the driver is called and puts it back if the
- * driver fails.  The v1 functions have 32-bit sizes and pointers.
+ * Linear, pitched and managed memory, and its release, in both ABIs.  Each body reserves before the
+ * driver is called (charge.h); a release takes the record out before the driver is called and puts
+ * it back if the driver fails.  The v1 functions have 32-bit sizes and pointers.
  */
 #include <string.h>
 
@@ -54,8 +54,8 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
     return result;
 }
 
-CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
-                                    unsigned int ElementSizeBytes)
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                    size_t Height, unsigned int ElementSizeBytes)
 {
     CUdeviceptr pointer = 0;
     size_t pitch = 0;
@@ -63,7 +63,8 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
     CUresult result;
 
     VCAP_ENTER(cuMemAllocPitch_v2, (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
-    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch_v2, vcap_rule_pitched_least(WidthInBytes, Height));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch_v2,
+                               vcap_rule_pitched_least(WidthInBytes, Height));
     if (result != CUDA_SUCCESS)
         return result;
     result = real.cuMemAllocPitch_v2(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL,
@@ -76,8 +77,9 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
     return result;
 }
 
-CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes,
-                                 unsigned int Height, unsigned int ElementSizeBytes)
+CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch,
+                                 unsigned int WidthInBytes, unsigned int Height,
+                                 unsigned int ElementSizeBytes)
 {
     CUdeviceptr_v1 pointer = 0;
     unsigned int pitch = 0;
@@ -85,11 +87,12 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, uns
     CUresult result;
 
     VCAP_ENTER(cuMemAllocPitch, (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
-    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch, vcap_rule_pitched_least(WidthInBytes, Height));
+    result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocPitch,
+                               vcap_rule_pitched_least(WidthInBytes, Height));
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAllocPitch(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL, WidthInBytes,
-                                  Height, ElementSizeBytes);
+    result = real.cuMemAllocPitch(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL,
+                                  WidthInBytes, Height, ElementSizeBytes);
     result = vcap_charge_end(&c, result, pointer, vcap_rule_pitched(pitch, Height), free_v1);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;

@@ -1,6 +1,8 @@
 /*
- * uthash tables, one per shard, each with a lock of its own on its own cache line.  Records are allocated
- * one by one.  HASH_NONFATAL_OOM: by default uthash calls exit(-1) when memory is short.
+ * uthash tables, one per shard, each with a lock of its own on its own cache line.  Every table
+ * holds one sentinel, because uthash frees a table with its last element and makes it again with
+ * the next; records that go are kept for the next ones, up to SPARES a shard.  HASH_NONFATAL_OOM:
+ * by default uthash calls exit(-1) when memory is short.
  */
 #include "preload/live.h"
 
@@ -14,6 +16,7 @@
 #include <uthash.h>
 
 #define SHARDS 16u
+#define SPARES 64u
 
 struct entry {
     struct vcap_live record;
@@ -24,6 +27,9 @@ struct entry {
 struct shard {
     pthread_mutex_t lock;
     struct entry *table;
+    struct entry *spare; /* linked by hh.next */
+    unsigned spares;
+    struct entry sentinel;
 } __attribute__((aligned(64)));
 
 static struct shard shards[SHARDS] = {
@@ -50,31 +56,74 @@ static struct entry *find(struct shard *shard, uint64_t key, uint32_t hash)
     return found;
 }
 
+/* The shard's lock is held.  False: no memory for a table. */
+static bool have_table(struct shard *shard)
+{
+    struct entry *sentinel = &shard->sentinel;
+
+    if (shard->table != NULL)
+        return true;
+    memset(sentinel, 0, sizeof(*sentinel));
+    sentinel->record.key = UINT64_MAX;   /* no device pointer */
+    sentinel->record.birth = UINT64_MAX; /* no sweep takes it */
+    HASH_ADD_BYHASHVALUE(hh, shard->table, record.key, sizeof(sentinel->record.key), 0, sentinel);
+    if (sentinel->lost)
+        shard->table = NULL;
+    return !sentinel->lost;
+}
+
+static struct entry *get_entry(struct shard *shard)
+{
+    struct entry *entry = shard->spare;
+
+    if (entry == NULL)
+        return malloc(sizeof(*entry));
+    shard->spare = entry->hh.next;
+    shard->spares--;
+    return entry;
+}
+
+static void put_entry(struct shard *shard, struct entry *entry)
+{
+    if (shard->spares == SPARES) {
+        free(entry);
+        return;
+    }
+    entry->hh.next = shard->spare;
+    shard->spare = entry;
+    shard->spares++;
+}
+
 int vcap_live_enter(const struct vcap_live *record, struct vcap_live *stale)
 {
     uint32_t hash = hash_key(record->key);
     struct shard *shard = shard_of(hash);
-    struct entry *entry = malloc(sizeof(*entry)), *old;
+    struct entry *entry = NULL, *old;
     int rc = 0;
 
     stale->key = 0;
-    if (entry == NULL)
-        return -ENOMEM;
-    entry->record = *record;
-    entry->lost = false;
     pthread_mutex_lock(&shard->lock);
-    entry->record.birth = __atomic_load_n(&sweep_number, __ATOMIC_ACQUIRE);
     old = find(shard, record->key, hash);
-    if (old != NULL) {
+    if (old != NULL)
         *stale = old->record;
-        old->record = entry->record;
-    } else {
-        HASH_ADD_BYHASHVALUE(hh, shard->table, record.key, sizeof(entry->record.key), hash, entry);
-        rc = entry->lost ? -ENOMEM : 0;
+    else if (have_table(shard))
+        entry = get_entry(shard);
+    if (old == NULL && entry == NULL) {
+        rc = -ENOMEM;
+        goto out;
     }
+    (old != NULL ? old : entry)->record = *record;
+    (old != NULL ? old : entry)->record.birth = __atomic_load_n(&sweep_number, __ATOMIC_ACQUIRE);
+    if (old == NULL) {
+        entry->lost = false;
+        HASH_ADD_BYHASHVALUE(hh, shard->table, record.key, sizeof(entry->record.key), hash, entry);
+        if (entry->lost) {
+            put_entry(shard, entry);
+            rc = -ENOMEM;
+        }
+    }
+out:
     pthread_mutex_unlock(&shard->lock);
-    if (old != NULL || rc != 0)
-        free(entry);
     return rc;
 }
 
@@ -84,14 +133,16 @@ bool vcap_live_take(uint64_t key, struct vcap_live *record)
     struct shard *shard = shard_of(hash);
     struct entry *entry;
 
+    if (key == UINT64_MAX)
+        return false;
     pthread_mutex_lock(&shard->lock);
     entry = find(shard, key, hash);
     if (entry != NULL) {
         *record = entry->record;
         HASH_DELETE(hh, shard->table, entry);
+        put_entry(shard, entry);
     }
     pthread_mutex_unlock(&shard->lock);
-    free(entry);
     return entry != NULL;
 }
 
@@ -112,7 +163,8 @@ void vcap_live_sweep(uint64_t before, bool (*match)(const struct vcap_live *, vo
         struct entry *entry, *next, *out = NULL;
 
         pthread_mutex_lock(&shards[s].lock);
-        HASH_ITER (hh, shards[s].table, entry, next) {
+        HASH_ITER(hh, shards[s].table, entry, next)
+        {
             if (entry->record.birth >= before || !match(&entry->record, arg))
                 continue;
             HASH_DELETE(hh, shards[s].table, entry);
@@ -134,8 +186,11 @@ void vcap_live_each(void (*visit)(struct vcap_live *, void *arg), void *arg)
         struct entry *entry, *next;
 
         pthread_mutex_lock(&shards[s].lock);
-        HASH_ITER (hh, shards[s].table, entry, next)
-            visit(&entry->record, arg);
+        HASH_ITER(hh, shards[s].table, entry, next)
+        {
+            if (entry != &shards[s].sentinel)
+                visit(&entry->record, arg);
+        }
         pthread_mutex_unlock(&shards[s].lock);
     }
 }
@@ -157,9 +212,12 @@ void vcap_live_forget(void)
 {
     const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
 
-    /* the entries stay where they are: the parent's allocator may have been in the middle of anything */
+    /* the entries stay where they are: the parent's allocator may have been in the middle of
+     * anything */
     for (unsigned s = 0; s < SHARDS; s++) {
         memcpy(&shards[s].lock, &fresh, sizeof(fresh));
         shards[s].table = NULL;
+        shards[s].spare = NULL;
+        shards[s].spares = 0;
     }
 }

@@ -1,6 +1,7 @@
 /*
- * This process's live allocations: device pointer -> what was charged for it.  Sharded; every function is
- * thread-safe and takes one shard's lock for the time of a hash look-up, never over a driver call.
+ * This process's live allocations: device pointer -> what was charged for it.  Sharded; every
+ * function is thread-safe and takes one shard's lock for the time of a hash look-up, never over a
+ * driver call.
  */
 #ifndef VRAMCAP_PRELOAD_LIVE_H
 #define VRAMCAP_PRELOAD_LIVE_H
@@ -18,23 +19,25 @@ struct vcap_live {
 };
 
 /*
- * Enters an allocation.  A record already there under this key is stale (the driver would not hand out an
- * address that is in use): it is replaced and returned in *stale, for its charge to be released; stale->key
- * is 0 if there was none.  -ENOMEM: not entered.
+ * Enters an allocation.  A record already there under this key is stale (the driver would not hand
+ * out an address that is in use): it is replaced and returned in *stale, for its charge to be
+ * released; stale->key is 0 if there was none.  -ENOMEM: not entered.
  */
 int vcap_live_enter(const struct vcap_live *record, struct vcap_live *stale);
 
-/* Takes a record out, before the driver is asked to free it: afterwards another thread may be handed the
- * same address at once.  False: not ours. */
+/* Takes a record out, before the driver is asked to free it: afterwards another thread may be
+ * handed the same address at once.  False: not ours. */
 bool vcap_live_take(uint64_t key, struct vcap_live *record);
 
 /*
- * A context is about to go.  Number to be drawn before the driver is called; what is entered after the
- * driver has destroyed the context has a birth of at least this number, so a later sweep spares it.
+ * A context is about to go.  Number to be drawn before the driver is called; what is entered after
+ * the driver has destroyed the context has a birth of at least this number, so a later sweep spares
+ * it.
  */
 uint64_t vcap_live_sweep_begin(void);
 
-/* Takes out the records with birth < before that match(record, arg) accepts, one call of taken each. */
+/* Takes out the records with birth < before that match(record, arg) accepts, one call of taken
+ * each. */
 void vcap_live_sweep(uint64_t before, bool (*match)(const struct vcap_live *, void *arg),
                      void (*taken)(const struct vcap_live *, void *arg), void *arg);
 

@@ -1,9 +1,11 @@
 /*
  * Setting the process up: configuration, ledger, devices, failure policy, fork.  Invariants:
- *   - nothing happens before a hook finds a driver loaded: no file, descriptor, mapping, thread, output;
- *   - configuration is read once, at the first CUDA call, and a forked child keeps it: what a process
- *     changes in its environment later cannot widen its ceiling;
- *   - an error never ends in a wider ceiling unless VRAMCAP_ON_ERROR=allow says so, and is said once.
+ *   - nothing happens before a hook finds a driver loaded: no file, descriptor, mapping, thread,
+ * output;
+ *   - configuration is read once, at the first CUDA call, and a forked child keeps it: what a
+ * process changes in its environment later cannot widen its ceiling;
+ *   - an error never ends in a wider ceiling unless VRAMCAP_ON_ERROR=allow says so, and is said
+ * once.
  */
 #include "preload/preload.h"
 
@@ -32,8 +34,8 @@ struct page {
 };
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* devices, slot renewal */
-static bool config_read; /* written under page.starting */
-static int config_error; /* of vcap_config_read */
+static bool config_read;                                         /* written under page.starting */
+static int config_error;                                         /* of vcap_config_read */
 static char config_why[256];
 static char ledger_key[VCAP_KEY_MAX];
 static const char *ledger_key_wanted; /* NULL: any */
@@ -60,8 +62,8 @@ static struct page *get_page(void)
     if (fresh == MAP_FAILED)
         return NULL;
     madvise(fresh, 4096, MADV_WIPEONFORK);
-    if (!__atomic_compare_exchange_n(&vcap_ready_word, &expected, (uint32_t *)fresh, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE)) {
+    if (!__atomic_compare_exchange_n(&vcap_ready_word, &expected, (uint32_t *)fresh, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         munmap(fresh, 4096);
         return (struct page *)(void *)expected;
     }
@@ -84,7 +86,8 @@ static enum vcap_mode failed(const char *problem)
 static int open_ledger(char *why, size_t why_size)
 {
     struct vcap_config *config = &vcap_process.config;
-    enum vcap_lf_mode mode = config->enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
+    enum vcap_lf_mode mode =
+        config->enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
     char path[VCAP_LEDGER_PATH_MAX], reason[160];
     uint32_t what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
     struct stat st;
@@ -99,7 +102,8 @@ static int open_ledger(char *why, size_t why_size)
     } else {
         rc = vcap_key_compute("/proc", "/sys/fs/cgroup", ledger_key);
         if (rc < 0) {
-            snprintf(why, why_size, "ledger: no key for this container from /proc (%s); set VRAMCAP_LEDGER",
+            snprintf(why, why_size,
+                     "ledger: no key for this container from /proc (%s); set VRAMCAP_LEDGER",
                      strerror(-rc));
             return rc;
         }
@@ -107,7 +111,8 @@ static int open_ledger(char *why, size_t why_size)
         ledger_key_wanted = ledger_key;
         what |= VCAP_OPEN_RENEW;
     }
-    rc = vcap_ledger_open(&vcap_process.ledger, path, ledger_key_wanted, what, mode, reason, sizeof(reason));
+    rc = vcap_ledger_open(&vcap_process.ledger, path, ledger_key_wanted, what, mode, reason,
+                          sizeof(reason));
     if (rc != 0)
         snprintf(why, why_size, "ledger %s: %s", path, reason);
     return rc;
@@ -119,11 +124,13 @@ static enum vcap_mode set_up(void)
     char why[VCAP_LEDGER_PATH_MAX + 192];
 
     if (!config_read) {
-        config_error = vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
+        config_error =
+            vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
         vcap_log_setup(config->log_level, config->log_file);
         config_read = true;
     }
-    if (vcap_process.ledger.base != NULL) { /* a forked child: the file is mapped, the slot is the parent's */
+    if (vcap_process.ledger.base !=
+        NULL) { /* a forked child: the file is mapped, the slot is the parent's */
         const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
 
         memcpy(&process_lock, &fresh, sizeof(fresh)); /* its holder may be a thread of the parent */
@@ -156,7 +163,8 @@ enum vcap_mode vcap_start(void)
         return VCAP_MODE_DENY; /* not even a page of memory */
     while (__atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 1) {
         seen = 0;
-        if (!__atomic_compare_exchange_n(&page->starting, &seen, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        if (!__atomic_compare_exchange_n(&page->starting, &seen, 1, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE)) {
             vcap_sys_futex_wait(&page->starting, 1);
             continue;
         }
@@ -176,10 +184,12 @@ enum vcap_mode vcap_start(void)
 static int place_device(struct vcap_device *d, uint32_t ordinal)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
-    struct vcap_ceiling own = vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
+    struct vcap_ceiling own =
+        vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
     uint64_t container;
     uint32_t gpu;
-    int rc = vcap_ledger_gpu(l, d->uuid, d->mig ? VCAP_LF_GPU_MIG : 0, ordinal, d->card_bytes, &gpu);
+    int rc =
+        vcap_ledger_gpu(l, d->uuid, d->mig ? VCAP_LF_GPU_MIG : 0, ordinal, d->card_bytes, &gpu);
 
     if (rc != 0)
         return rc;
@@ -194,11 +204,15 @@ static int place_device(struct vcap_device *d, uint32_t ordinal)
         if (own.bytes < container)
             d->limit_bytes = own.bytes;
         if (own.bytes > container) {
-            struct vcap_event event = {.kind = VCAP_LF_EVENT_CONFIG, .gpu = gpu, .bytes = own.bytes,
-                                       .limit = container, .name = "VRAMCAP_MEMORY_MIB above the container's"};
+            struct vcap_event event = {.kind = VCAP_LF_EVENT_CONFIG,
+                                       .gpu = gpu,
+                                       .bytes = own.bytes,
+                                       .limit = container,
+                                       .name = "VRAMCAP_MEMORY_MIB above the container's"};
 
             vcap_log(VCAP_LOG_WARN,
-                     "GPU %u (%s): this process asks for a ceiling of %llu MiB, the container's is %llu MiB "
+                     "GPU %u (%s): this process asks for a ceiling of %llu MiB, the container's is "
+                     "%llu MiB "
                      "and stays",
                      ordinal, d->name, (unsigned long long)(own.bytes >> 20),
                      (unsigned long long)(container >> 20));
@@ -232,7 +246,8 @@ static int identify_device(struct vcap_device *d, CUdevice ordinal)
     if (vcap_own.cuDeviceGetUuid != NULL)
         result = vcap_own.cuDeviceGetUuid(&parent, ordinal);
     /* v1 gives the parent of a MIG slice, v2 the slice itself: if they differ it is one */
-    if (vcap_own.cuDeviceGetUuid_v2 != NULL && vcap_own.cuDeviceGetUuid_v2(&own, ordinal) == CUDA_SUCCESS)
+    if (vcap_own.cuDeviceGetUuid_v2 != NULL &&
+        vcap_own.cuDeviceGetUuid_v2(&own, ordinal) == CUDA_SUCCESS)
         d->mig = result == CUDA_SUCCESS && memcmp(&own, &parent, sizeof(own)) != 0;
     else if (result == CUDA_SUCCESS)
         own = parent;
@@ -240,7 +255,8 @@ static int identify_device(struct vcap_device *d, CUdevice ordinal)
         return -ENODEV;
     memcpy(d->uuid, &own, sizeof(d->uuid));
     vcap_uuid_format(d->name, d->uuid, d->mig);
-    if (real.cuDeviceTotalMem_v2 != NULL && real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
+    if (real.cuDeviceTotalMem_v2 != NULL &&
+        real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
         d->card_bytes = total;
     return 0;
 }
@@ -277,7 +293,8 @@ struct vcap_device *vcap_device(CUdevice ordinal)
         pthread_mutex_unlock(&process_lock);
     }
     if (rc != 0) {
-        vcap_log(VCAP_LOG_ERROR, "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
+        vcap_log(VCAP_LOG_ERROR,
+                 "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
                  (int)ordinal, d->name);
         return NULL;
     }
@@ -300,8 +317,8 @@ static void charge_again(struct vcap_live *record, void *arg)
     (void)arg;
     if (record->slot_state == l->state)
         return;
-    vcap_ledger_charge(l, vcap_process.device[record->device].gpu, record->bytes, VCAP_NO_LIMIT, VCAP_BOOK_ABOVE,
-                       NULL);
+    vcap_ledger_charge(l, vcap_process.device[record->device].gpu, record->bytes, VCAP_NO_LIMIT,
+                       VCAP_BOOK_ABOVE, NULL);
     record->slot_state = l->state;
 }
 
@@ -329,8 +346,10 @@ bool vcap_slot_renew(void)
             vcap_live_each(charge_again, NULL);
             vcap_context_charge_again();
             if (had_one)
-                vcap_log(VCAP_LOG_WARN, "this process's slot in ledger %s was taken from it; it has a new one and "
-                                        "its charges are booked again", l->path);
+                vcap_log(VCAP_LOG_WARN,
+                         "this process's slot in ledger %s was taken from it; it has a new one and "
+                         "its charges are booked again",
+                         l->path);
         }
     }
     pthread_mutex_unlock(&process_lock);

@@ -1,6 +1,6 @@
 /*
- * The process's state: what mode it is in, its configuration, its ledger, its devices.  Set up lazily by
- * the first hook that needs it, renewed in a forked child, never torn down.
+ * The process's state: what mode it is in, its configuration, its ledger, its devices.  Set up
+ * lazily by the first hook that needs it, renewed in a forked child, never torn down.
  */
 #ifndef VRAMCAP_PRELOAD_PRELOAD_H
 #define VRAMCAP_PRELOAD_PRELOAD_H
@@ -55,18 +55,19 @@ static inline enum vcap_mode vcap_mode_now(void)
     return vcap_start();
 }
 
-/* A device by ordinal, made ready on first use; NULL: the driver does not know it, or (after one line)
- * its row in the ledger cannot be had. */
+/* A device by ordinal, made ready on first use; NULL: the driver does not know it, or (after one
+ * line) its row in the ledger cannot be had. */
 struct vcap_device *vcap_device(CUdevice ordinal);
 
 /*
  * This process's slot was taken from it (reaped, reset, restored elsewhere) or it is a forked child
- * without one: takes a slot and charges what is live again.  False: none can be had (said once); what
- * VRAMCAP_ON_ERROR says then is the mode afterwards.
+ * without one: takes a slot and charges what is live again.  False: none can be had (said once);
+ * what VRAMCAP_ON_ERROR says then is the mode afterwards.
  */
 bool vcap_slot_renew(void);
 
-/* The record of this key was charged in a slot that is not ours any more: charges it in the present one. */
+/* The record of this key was charged in a slot that is not ours any more: charges it in the present
+ * one. */
 void vcap_record_follow(uint64_t key);
 
 /* The ceiling that holds for this process on a device: the lower of the container's and its own. */
@@ -75,18 +76,18 @@ uint64_t vcap_device_ceiling(const struct vcap_device *device);
 /* ---- how every hook begins ---- */
 
 /*
- * Returns from the hook unless it has something to do here: without a driver, from inside the driver, or
- * in passive mode.  args: the call's arguments in parentheses.
+ * Returns from the hook unless it has something to do here: without a driver, from inside the
+ * driver, or in passive mode.  args: the call's arguments in parentheses.
  */
-#define VCAP_ENTER(function, args)                                                   \
-    do {                                                                             \
-        if (__builtin_expect(!vcap_bind(), 0))                                       \
-            return CUDA_ERROR_NO_DEVICE;                                             \
-        if (__builtin_expect(real.function == NULL, 0))                              \
-            return CUDA_ERROR_NOT_SUPPORTED;                                         \
-        if (vcap_is_inner_call(__builtin_return_address(0)) ||                       \
-            vcap_mode_now() == VCAP_MODE_PASSIVE)                                    \
-            return real.function args;                                               \
+#define VCAP_ENTER(function, args)                                                                 \
+    do {                                                                                           \
+        if (__builtin_expect(!vcap_bind(), 0))                                                     \
+            return CUDA_ERROR_NO_DEVICE;                                                           \
+        if (__builtin_expect(real.function == NULL, 0))                                            \
+            return CUDA_ERROR_NOT_SUPPORTED;                                                       \
+        if (vcap_is_inner_call(__builtin_return_address(0)) ||                                     \
+            vcap_mode_now() == VCAP_MODE_PASSIVE)                                                  \
+            return real.function args;                                                             \
     } while (0)
 
 #endif

@@ -1,12 +1,12 @@
 /*
  * Getting in front of the driver: what dlsym and cuGetProcAddress answer.  Invariants:
- *   - the driver is asked first; only an address that it gave is ever replaced, by the hook or stub of the
- *     row whose function stands at that address; nothing is invented that the driver lacks;
+ *   - the driver is asked first; only an address that it gave is ever replaced, by the hook or stub
+ * of the row whose function stands at that address; nothing is invented that the driver lacks;
  *   - what libcuda itself looks up stays its own;
- *   - no libc function is called before libcuda is loaded (sanitised programs call dlsym before libc is
- *     ready); this file is compiled without builtins and sanitizers.
- * loader.md of the design has the callers and why three legs are needed: dlsym, the answers of
- * cuGetProcAddress, and the answer for cuGetProcAddress itself.
+ *   - no libc function is called before libcuda is loaded (sanitised programs call dlsym before
+ * libc is ready); this file is compiled without builtins and sanitizers. loader.md of the design
+ * has the callers and why three legs are needed: dlsym, the answers of cuGetProcAddress, and the
+ * answer for cuGetProcAddress itself.
  */
 #include "preload/cuda_api.h"
 
@@ -28,14 +28,16 @@ extern void *vcap_gap_target[] __attribute__((visibility("hidden")));
 
 dlsym_function vcap_libc_dlsym; /* written by vcap_find_libc_dlsym, always the same value */
 
-/* 0 not bound, BOUND, else the pid that is at it (a child forked in the middle starts again); futex */
+/* 0 not bound, BOUND, else the pid that is at it (a child forked in the middle starts again); futex
+ */
 static uint32_t bind_state;
 #define BOUND UINT32_MAX
 static uintptr_t driver_low, driver_high, own_low, own_high;
 
 static void *libc_symbol(const char *name)
 {
-    static const char *const libraries[] = {"libc.so.6", "libdl.so.2"}; /* since 2.34 all is in libc */
+    static const char *const libraries[] = {"libc.so.6",
+                                            "libdl.so.2"}; /* since 2.34 all is in libc */
     void *found = NULL;
 
     for (unsigned i = 0; found == NULL && i < 2; i++) {
@@ -78,7 +80,8 @@ static void bind_rows(const struct link_map *driver)
     for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
         if (m->l_name == NULL || m->l_name[0] == 0)
             continue;
-        if ((uintptr_t)&me >= m->l_addr && m->l_addr > own_low) /* the module that starts just below us */
+        if ((uintptr_t)&me >= m->l_addr &&
+            m->l_addr > own_low) /* the module that starts just below us */
             own_low = m->l_addr;
     }
     for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next)
@@ -98,8 +101,9 @@ bool vcap_bind(void)
     if (driver == NULL)
         return false;
     me = (uint32_t)syscall(SYS_getpid);
-    while (seen != BOUND && (seen == me || !__atomic_compare_exchange_n(&bind_state, &seen, me, false,
-                                                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))) {
+    while (seen != BOUND &&
+           (seen == me || !__atomic_compare_exchange_n(&bind_state, &seen, me, false,
+                                                       __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))) {
         if (seen == me)
             vcap_sys_futex_wait(&bind_state, me);
         seen = __atomic_load_n(&bind_state, __ATOMIC_ACQUIRE);
@@ -146,7 +150,8 @@ void *vcap_answer(const char *name, void *address, int version, uint64_t flags)
     if (name == NULL || address == NULL)
         return address;
     if (row < 0 && vcap_base_is_known(name)) {
-        if (version > VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
+        if (version >
+            VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
             vcap_unknown_variant_met(name, version);
             return address;
         }
@@ -197,8 +202,8 @@ CUresult CUDAAPI cuGetProcAddress(const char *symbol, void **pfn, int cudaVersio
     return result;
 }
 
-CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
-                                     CUdriverProcAddressQueryResult *symbolStatus)
+CUresult CUDAAPI cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
+                                     cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
     CUresult result;
 

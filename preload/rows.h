@@ -23,7 +23,8 @@ int vcap_row_by_symbol(const char *name);
 /* A row whose driver function is at address; among several the one of this base name. */
 int vcap_row_by_address(const char *base, const void *address);
 
-/* The row that cuGetProcAddress means: greatest `since` not above version, twin if asked for and there. */
+/* The row that cuGetProcAddress means: greatest `since` not above version, twin if asked for and
+ * there. */
 int vcap_row_by_version(const char *base, int version, bool per_thread);
 
 bool vcap_base_is_known(const char *base);

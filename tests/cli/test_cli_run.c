@@ -1,5 +1,6 @@
 /*
- * `vramcap run`: what the command gets, whose status it is, and the ledgers that it makes and clears away.
+ * `vramcap run`: what the command gets, whose status it is, and the ledgers that it makes and
+ * clears away.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -47,7 +48,8 @@ static int teardown(void **state)
 static void the_status_is_the_commands_own(void **state)
 {
     (void)state;
-    assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "--", "sh", "-c", "exit 37")), 37);
+    assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "--", "sh", "-c", "exit 37")),
+                     37);
     assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "true")), 0);
     assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "sh", "-c", "kill -9 $$")),
                      256 + SIGKILL);
@@ -57,9 +59,9 @@ static void the_status_is_the_commands_own(void **state)
 static void options_after_the_command_are_the_commands(void **state)
 {
     (void)state;
-    assert_int_equal(tool_run(&t, NO_LEDGER,
-                              TOOL_ARGS("run", STUB, "echo", "--memory", "x", "--help", "--")),
-                     0);
+    assert_int_equal(
+        tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "echo", "--memory", "x", "--help", "--")),
+        0);
     assert_string_equal(t.out, "--memory x --help --\n");
 }
 
@@ -99,8 +101,8 @@ static void a_bad_ceiling_is_refused_before_anything_runs(void **state)
     (void)state;
     const char *const bad[] = {"", "x", "-1", "1.5", "5%", "0=", "=5", "99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int status = tool_run(&t, NO_LEDGER,
-                              TOOL_ARGS("run", STUB, "--memory", bad[i], "echo", "ran"));
+        int status =
+            tool_run(&t, NO_LEDGER, TOOL_ARGS("run", STUB, "--memory", bad[i], "echo", "ran"));
         if (status != 2 || *t.out)
             fail_msg("--memory '%s': status %d, output '%s'", bad[i], status, t.out);
         assert_non_null(strstr(t.err, "--memory"));
@@ -128,7 +130,8 @@ static void the_users_preloads_stay_behind_ours_and_ours_comes_once(void **state
 static void a_library_that_is_not_there_is_exit_2(void **state)
 {
     (void)state;
-    assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "--library", "/nowhere/l.so", "true")), 2);
+    assert_int_equal(
+        tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "--library", "/nowhere/l.so", "true")), 2);
     assert_non_null(strstr(t.err, "/nowhere/l.so"));
     assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "--library", "/tmp", "true")), 2);
 }
@@ -148,7 +151,8 @@ static void a_named_ledger_is_made_and_its_path_absolute(void **state)
     /* a second command shares it */
     assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("run", STUB, "--ledger", path, "true")), 0);
     assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("dump", path)), 0);
-    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("run", STUB, "--ledger", "/nowhere/x", "true")), 2);
+    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("run", STUB, "--ledger", "/nowhere/x", "true")),
+                     2);
     assert_non_null(strstr(t.err, "/nowhere/x"));
 }
 
@@ -177,12 +181,14 @@ static void outside_containers_a_command_gets_a_ledger_of_its_own(void **state)
     char want[64], *at;
     struct stat st;
     unsigned before = count_run_ledgers("/dev/shm");
-    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("run", STUB, "sh", "-c", "echo $VRAMCAP_LEDGER")), 0);
+    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("run", STUB, "sh", "-c", "echo $VRAMCAP_LEDGER")),
+                     0);
     if (!needs_own_ledger()) { /* then the library finds the container's by itself */
         assert_string_equal(t.out, "\n");
         return;
     }
-    (void)snprintf(want, sizeof want, "/dev/shm/vramcap-run-%u-%d-", (unsigned)getuid(), (int)t.pid);
+    (void)snprintf(want, sizeof want, "/dev/shm/vramcap-run-%u-%d-", (unsigned)getuid(),
+                   (int)t.pid);
     assert_int_equal(strncmp(t.out, want, strlen(want)), 0);
     if ((at = strchr(t.out, '\n')))
         *at = '\0';

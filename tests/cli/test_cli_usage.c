@@ -1,5 +1,6 @@
 /*
- * Help, mistakes, exit statuses: every mistake is exit 2 with one line on stderr and nothing on stdout.
+ * Help, mistakes, exit statuses: every mistake is exit 2 with one line on stderr and nothing on
+ * stdout.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +47,8 @@ void tool_start(struct tool *t, enum tool_stdout to, const char *const *environm
 {
     int out[2], err[2];
     memset(t, 0, sizeof *t);
-    int made = to == TOOL_TERMINAL ? openpty(&out[0], &out[1], NULL, NULL, NULL)
-                                   : pipe2(out, O_CLOEXEC);
+    int made =
+        to == TOOL_TERMINAL ? openpty(&out[0], &out[1], NULL, NULL, NULL) : pipe2(out, O_CLOEXEC);
     if (made != 0 || pipe2(err, O_CLOEXEC) != 0) {
         perror("pipe");
         abort();
@@ -75,7 +76,8 @@ static bool collect(int *fd, char *text, size_t size)
 /* One round; false when both ends are closed or nothing came. */
 static bool collect_some(struct tool *t, int timeout_ms)
 {
-    struct pollfd fds[2] = {{.fd = t->out_fd, .events = POLLIN}, {.fd = t->err_fd, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = t->out_fd, .events = POLLIN},
+                            {.fd = t->err_fd, .events = POLLIN}};
     if (t->out_fd < 0 && t->err_fd < 0)
         return false;
     if (poll(fds, 2, timeout_ms) <= 0)

@@ -20,8 +20,9 @@ struct tool {
     char out[1 << 17], err[1 << 14];
 };
 
-/* argv: arguments after the tool's name.  environment: "A=B" sets, "A" unsets; both NULL-terminated,
- * environment may be NULL.  VRAMCAP_*, LD_PRELOAD and NO_COLOR of the test itself are not passed on. */
+/* argv: arguments after the tool's name.  environment: "A=B" sets, "A" unsets; both
+ * NULL-terminated, environment may be NULL.  VRAMCAP_*, LD_PRELOAD and NO_COLOR of the test itself
+ * are not passed on. */
 void tool_start(struct tool *t, enum tool_stdout to, const char *const *environment,
                 const char *const *argv);
 

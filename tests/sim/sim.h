@@ -63,6 +63,7 @@ struct sim_state {
 	struct sim_file *file;
 	int fd;
 	int own_row; /* -1: a reader */
+	uint64_t pid_ns; /* this process's, 0 if unknown */
 };
 
 /* --- reading (tests, simctl, NVML) ------------------------------------- */

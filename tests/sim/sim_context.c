@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STACK_DEPTH 64U
+#define STACK_DEPTH 32U
 #define CHUNK 64U
 #define MAX_CHUNKS 256U
 #define REUSE_AFTER 256U
@@ -28,8 +28,8 @@ static struct sim_context *free_oldest, *free_newest;
 static unsigned int free_count;
 static uint64_t next_id = 1;
 
-static __thread struct sim_context *stack[STACK_DEPTH];
-static __thread unsigned int depth;
+static __thread SIM_TLS struct sim_context *stack[STACK_DEPTH];
+static __thread SIM_TLS unsigned int depth;
 
 static void record_start(struct sim_context *context, CUdevice device, unsigned int flags, unsigned int api_version)
 {

@@ -27,6 +27,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Thread-locals are few and small, so that they fit what libc keeps free for libraries
+ * loaded late, and cost one instruction. */
+#define SIM_TLS __attribute__((tls_model("initial-exec")))
+
 extern pthread_mutex_t sim_lock;
 static inline void sim_lock_take(void)
 {

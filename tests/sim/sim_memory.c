@@ -13,7 +13,7 @@
 #include <limits.h>
 #include <string.h>
 
-#define BENCH_SLOTS 8U
+#define BENCH_SLOTS 4U
 
 struct bench_slot {
 	CUdeviceptr address;
@@ -22,8 +22,8 @@ struct bench_slot {
 	bool free;
 };
 
-static __thread struct bench_slot bench_slot[BENCH_SLOTS];
-static __thread unsigned int bench_next;
+static __thread SIM_TLS struct bench_slot bench_slot[BENCH_SLOTS];
+static __thread SIM_TLS unsigned int bench_next;
 
 static bool bench_take(struct sim_context *context, size_t bytes, CUdeviceptr *address)
 {

@@ -69,7 +69,7 @@ static int row_lock(int fd, int row, short type, int command)
 	return lock.l_type == F_UNLCK ? 0 : 1;
 }
 
-static bool row_is_dead(const struct sim_state *state, unsigned int index, uint64_t my_pid_ns)
+static bool row_is_dead(const struct sim_state *state, unsigned int index)
 {
 	const struct sim_process_row *row = &state->file->row[index];
 
@@ -77,7 +77,7 @@ static bool row_is_dead(const struct sim_state *state, unsigned int index, uint6
 		return false;
 	if (row_lock(state->fd, (int)index, F_WRLCK, F_OFD_GETLK) == 0)
 		return true;
-	return my_pid_ns != 0 && row->pid_ns == my_pid_ns && start_time_of(row->pid) != row->start_time;
+	return state->pid_ns != 0 && row->pid_ns == state->pid_ns && start_time_of(row->pid) != row->start_time;
 }
 
 static void amounts_add(struct sim_amounts *to, const struct sim_amounts *more)
@@ -123,10 +123,9 @@ static void reap_locked(struct sim_state *state)
 
 	if (state->fd < 0) /* private: nobody else */
 		return;
-	uint64_t my_pid_ns = pid_namespace();
 
 	for (unsigned int r = 0; r < SIM_MAX_ROWS; r++) {
-		if (row_is_dead(state, r, my_pid_ns)) {
+		if (row_is_dead(state, r)) {
 			memset(&file->row[r], 0, sizeof file->row[r]);
 			any = true;
 		}
@@ -232,6 +231,7 @@ struct sim_state *sim_state_open(const char *path)
 		path = standard;
 	}
 	state->own_row = -1;
+	state->pid_ns = pid_namespace();
 	int rc = file_map(state, path);
 	if (rc != 0) {
 		sim_state_close(state);
@@ -299,7 +299,7 @@ int sim_state_attach(struct sim_state *state)
 		rc = 0;
 		memset(row, 0, sizeof *row);
 		row->pid = (int32_t)getpid();
-		row->pid_ns = pid_namespace();
+		row->pid_ns = state->pid_ns;
 		row->start_time = start_time_of(row->pid);
 		(void)prctl(PR_GET_NAME, row->command);
 		row->live = 1;
