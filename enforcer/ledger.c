@@ -71,6 +71,8 @@ static void raise_to(uint64_t *word, uint64_t value)
 
 struct move {
     uint32_t gpu;
+    uint64_t mine;        /* the place it is charged in */
+    uint32_t slot;        /* its slot */
     uint64_t limit_units; /* this process's own ceiling */
     enum vcap_force force;
     uint64_t after_units; /* out: the container's amount after the move */
@@ -89,7 +91,7 @@ static uint64_t ceiling_units(const struct vcap_ledger *l, const struct move *m)
 static int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint64_t op)
 {
     uint64_t *total = &l->gpus[m->gpu].total;
-    uint32_t me = (uint32_t)l->slot;
+    uint32_t me = m->slot;
 
     for (;;) {
         uint64_t t = vcap_load(total);
@@ -119,7 +121,7 @@ static int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint
 /* One whole operation, the row's lock held.  c: charged as it is, *after: as it becomes. */
 static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
 {
-    struct vcap_lf_cell *cell = vcap_ledger_cell(l, (uint32_t)l->slot, m->gpu);
+    struct vcap_lf_cell *cell = vcap_ledger_cell(l, m->slot, m->gpu);
     uint64_t c = vcap_load(&cell->charged);
     uint64_t op = vcap_lf_next_op(vcap_lf_op(c));
     uint64_t units;
@@ -144,11 +146,11 @@ static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
     return 0;
 }
 
-static void release_units(struct vcap_ledger *l, uint32_t gpu, uint64_t units)
+static void release_units(struct vcap_ledger *l, uint32_t slot, uint32_t gpu, uint64_t units)
 {
-    struct vcap_lf_cell *cell = vcap_ledger_cell(l, (uint32_t)l->slot, gpu);
+    struct vcap_lf_cell *cell = vcap_ledger_cell(l, slot, gpu);
     uint64_t have = vcap_lf_charged_units(vcap_load(&cell->charged));
-    struct move m = {.gpu = gpu};
+    struct move m = {.gpu = gpu, .slot = slot};
 
     if (units > have) {
         vcap_ledger_anomaly(l, gpu, (units - have) * VCAP_LF_UNIT_BYTES,
@@ -159,12 +161,13 @@ static void release_units(struct vcap_ledger *l, uint32_t gpu, uint64_t units)
         operate(l, &m, -(int64_t)units);
 }
 
-static void finish_row(struct vcap_ledger *l, uint32_t gpu)
+static void finish_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu)
 {
     struct vcap_ledger_local *local = &l->local[gpu];
 
-    while (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) != 0 && vcap_ledger_owns(l))
-        release_units(l, gpu, __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
+    while (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) != 0 && vcap_ledger_holds(l, mine))
+        release_units(l, vcap_mine_slot(mine), gpu,
+                      __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
     unlock_row(local);
 }
 
@@ -175,14 +178,14 @@ static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
     if (rc != 0)
         return rc;
     for (;;) {
-        rc = vcap_ledger_owns(l) ? operate(l, m, (int64_t)units) : -ESTALE;
+        rc = vcap_ledger_holds(l, m->mine) ? operate(l, m, (int64_t)units) : -ESTALE;
         /* the host may have lowered the ceiling since it was read: then this charge is one of those
          * that must not return */
         if (rc != 0 || m->force == VCAP_BOOK_ABOVE || m->after_units <= ceiling_units(l, m))
             break;
         operate(l, m, -(int64_t)units);
     }
-    finish_row(l, m->gpu);
+    finish_row(l, m->mine, m->gpu);
     return rc;
 }
 
@@ -194,7 +197,13 @@ static uint64_t round_to_units(uint64_t bytes)
 int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint64_t limit,
                        enum vcap_force force, bool *above)
 {
-    struct move m = {.gpu = gpu};
+    return vcap_ledger_charge_in(l, vcap_ledger_mine(l), gpu, bytes, limit, force, above);
+}
+
+int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes,
+                          uint64_t limit, enum vcap_force force, bool *above)
+{
+    struct move m = {.gpu = gpu, .mine = mine, .slot = vcap_mine_slot(mine)};
     uint64_t units = round_to_units(bytes);
     int rc;
 
@@ -202,7 +211,7 @@ int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint
     if (units > VCAP_LF_UNITS_MAX)
         return -EOVERFLOW;
     if (units == 0)
-        return vcap_ledger_owns(l) ? 0 : -ESTALE;
+        return vcap_ledger_holds(l, mine) ? 0 : -ESTALE;
     rc = charge_once(l, &m, units);
     if (rc == -EDQUOT) {
         if (force == VCAP_REFUSE_ABOVE)
@@ -225,6 +234,11 @@ int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint
 
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes)
 {
+    return vcap_ledger_release_in(l, vcap_ledger_mine(l), gpu, bytes);
+}
+
+int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes)
+{
     struct vcap_ledger_local *local = &l->local[gpu];
     uint64_t units = round_to_units(bytes);
     int rc = 0;
@@ -235,17 +249,17 @@ int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes)
         __atomic_fetch_add(&local->deferred, units, __ATOMIC_ACQ_REL);
         return 0;
     }
-    if (vcap_ledger_owns(l))
-        release_units(l, gpu, units);
+    if (vcap_ledger_holds(l, mine))
+        release_units(l, vcap_mine_slot(mine), gpu, units);
     else
         rc = -ESTALE;
-    finish_row(l, gpu);
+    finish_row(l, mine, gpu);
     return rc;
 }
 
 void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta)
 {
-    uint64_t *word = &vcap_ledger_cell(l, (uint32_t)l->slot, gpu)->overhead_bytes;
+    uint64_t *word = &vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes;
     uint64_t seen = vcap_load(word), base;
 
     do {

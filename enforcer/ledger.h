@@ -45,9 +45,14 @@ struct vcap_ledger {
     uint32_t gpu_count, slot_count, event_count;
     uint32_t flags; /* header.flags */
     uint64_t pidns; /* inode of this process's PID namespace; 0 = unknown */
-    /* this process's slot; -1 = none */
-    int32_t slot;
-    uint64_t state; /* the slot's state word while it is ours */
+    /*
+     * This process's place: generation << 16 | kind << 12 | slot, 0 = none.  One word, because
+     * other threads charge while one takes a new slot; release-stored by a claim, acquire-loaded by
+     * everybody.
+     */
+    uint64_t mine;
+    int32_t slot;   /* the same for people and tests: the last slot taken, -1 = none */
+    uint64_t state; /* and its state word */
     void *anchor;   /* the mapping that keeps the slot's lock */
     struct vcap_ledger_local local[VCAP_LF_GPUS_MAX];
 };
@@ -97,11 +102,29 @@ void vcap_ledger_close(struct vcap_ledger *l);
  */
 int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode);
 
-/* True while the slot is still this process's (false after a reap, a reset, a restore elsewhere).
- */
+/* This process's place, for comparison with a later one; 0 = none. */
+static inline uint64_t vcap_ledger_mine(const struct vcap_ledger *l)
+{
+    return __atomic_load_n(&l->mine, __ATOMIC_ACQUIRE);
+}
+static inline uint32_t vcap_mine_slot(uint64_t mine)
+{
+    return (uint32_t)mine & 0xfffu;
+}
+static inline uint64_t vcap_mine_state(uint64_t mine)
+{
+    return vcap_lf_state(mine >> 16, (enum vcap_lf_kind)(mine >> 12 & 0xf), VCAP_LF_LIVE);
+}
+
+/* True while a place is still this process's (false after a reap, a reset, a restore elsewhere). */
+static inline bool vcap_ledger_holds(const struct vcap_ledger *l, uint64_t mine)
+{
+    return mine != 0 && __atomic_load_n(&l->slots[vcap_mine_slot(mine)].state, __ATOMIC_RELAXED) ==
+                            vcap_mine_state(mine);
+}
 static inline bool vcap_ledger_owns(const struct vcap_ledger *l)
 {
-    return l->slot >= 0 && __atomic_load_n(&l->slots[l->slot].state, __ATOMIC_RELAXED) == l->state;
+    return vcap_ledger_holds(l, vcap_ledger_mine(l));
 }
 
 /* The calling thread has another tid now (forked child). */
@@ -146,9 +169,14 @@ enum vcap_force { VCAP_REFUSE_ABOVE = 0, VCAP_BOOK_ABOVE = 1 };
 int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint64_t limit,
                        enum vcap_force force, bool *above);
 
+/* The same in one place only: -ESTALE when that is not this process's any more. */
+int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes,
+                          uint64_t limit, enum vcap_force force, bool *above);
+
 /* Takes bytes off.  More than is charged: takes what there is and counts an anomaly.  Never fails
  * but for -ESTALE (nothing to take off any more). */
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes);
+int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes);
 
 /* What the container holds on a row, by the total word; the dead are in it until they are reaped.
  */

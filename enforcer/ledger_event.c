@@ -15,6 +15,7 @@ void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
     struct vcap_lf_header *header = vcap_ledger_header(l);
     uint64_t number = __atomic_fetch_add(&header->event_next, 1, __ATOMIC_RELAXED);
     struct vcap_lf_event *slot = &l->events[number % l->event_count];
+    uint64_t mine = vcap_ledger_mine(l);
     size_t i = 0;
 
     /* pairs with the reader's check of both numbers: payload between them, in this order */
@@ -22,7 +23,7 @@ void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
     __atomic_store_n(&slot->begin, number, __ATOMIC_SEQ_CST);
     slot->time_ns = vcap_clock_ns(CLOCK_REALTIME);
     slot->kind = (uint32_t)event->kind;
-    slot->slot = l->slot < 0 ? UINT32_MAX : (uint32_t)l->slot;
+    slot->slot = mine == 0 ? UINT32_MAX : vcap_mine_slot(mine);
     slot->pid = event->pid != 0 ? event->pid : (uint32_t)getpid();
     slot->gpu = event->gpu;
     slot->bytes = event->bytes;
@@ -39,9 +40,10 @@ void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, co
 {
     struct vcap_event event = {
         .kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
+    uint64_t mine = vcap_ledger_mine(l);
 
     __atomic_fetch_add(&vcap_ledger_header(l)->anomalies, 1, __ATOMIC_RELAXED);
-    if (l->slot >= 0)
-        __atomic_fetch_add(&l->slots[l->slot].anomalies, 1, __ATOMIC_RELAXED);
+    if (mine != 0)
+        __atomic_fetch_add(&l->slots[vcap_mine_slot(mine)].anomalies, 1, __ATOMIC_RELAXED);
     vcap_ledger_event(l, &event);
 }

@@ -240,6 +240,8 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
         goto out;
     }
     l->slot = (int32_t)s;
+    __atomic_store_n(&l->mine, vcap_lf_state_generation(l->state) << 16 | (uint64_t)kind << 12 | s,
+                     __ATOMIC_RELEASE);
     l->anchor = anchor == MAP_FAILED ? NULL : anchor;
     anchor = MAP_FAILED;
 out:
@@ -311,6 +313,7 @@ static void fill_geometry(struct vcap_ledger *l, const struct vcap_lf_header *h)
     l->flags = h->flags;
     l->pidns = vcap_pidns_inode();
     l->slot = -1;
+    __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
 }
 
 static void say(char *why, size_t why_size, const char *text)
@@ -455,6 +458,7 @@ int vcap_ledger_open(struct vcap_ledger *l, const char *path, const char *key, u
 
     memset(l, 0, sizeof(*l));
     l->slot = -1;
+    __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
     why[0] = 0;
     if (strlen(path) >= sizeof(l->path))
         return -ENAMETOOLONG;
@@ -484,6 +488,7 @@ void vcap_ledger_close(struct vcap_ledger *l)
     l->base = NULL;
     l->anchor = NULL;
     l->slot = -1;
+    __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
 }
 
 int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
@@ -495,6 +500,7 @@ int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
         l->anchor = NULL;
     }
     l->slot = -1;
+    __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
     vcap_ledger_fork_lock();
     fd = vcap_ledger_reopen(l, O_RDWR);
     rc = fd < 0 ? fd : vcap_sys_lock(fd, F_RDLCK, VCAP_LF_LOCK_INIT);
@@ -510,6 +516,7 @@ int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
 void vcap_ledger_forget(struct vcap_ledger *l)
 {
     l->slot = -1;
+    __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
     l->anchor = NULL; /* fork did not copy the mapping */
     l->pidns = 0;
     memset(l->local, 0, sizeof(l->local));

@@ -1,7 +1,7 @@
 /*
  * Reserve, settle, release, and the words for a refusal.  Invariants:
  *   - what is reserved is either in the live map with its bytes, or given back;
- *   - a charge is tied to the slot it was made in (slot_state); after the slot was lost, whoever
+ *   - a charge is tied to the place it was made in (mine); after the slot was lost, whoever
  * finds a record with an older one charges it again, under the record's shard lock, so it is never
  * in twice;
  *   - a refusal is CUDA_ERROR_OUT_OF_MEMORY and touches no out-parameter.
@@ -56,8 +56,9 @@ static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row,
     } else {
         __atomic_fetch_add(&gpu->refusals, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&gpu->refused_bytes, bytes, __ATOMIC_RELAXED);
-        if (l->slot >= 0)
-            __atomic_fetch_add(&l->slots[l->slot].refusals, 1, __ATOMIC_RELAXED);
+        if (vcap_ledger_owns(l))
+            __atomic_fetch_add(&l->slots[vcap_mine_slot(vcap_ledger_mine(l))].refusals, 1,
+                               __ATOMIC_RELAXED);
     }
     vcap_ledger_event(l, &event);
     if (!vcap_log_allow(audit ? &audit_limit : &refusal_limit, &held_back))
@@ -104,16 +105,16 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 /* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno:
  * denied. */
 static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
-                  uint64_t *slot_state)
+                  uint64_t *mine)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
     int rc;
 
     for (int tries = 0;; tries++) {
-        *slot_state = l->state;
-        rc = vcap_ledger_charge(l, d->gpu, bytes, d->limit_bytes,
-                                audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
+        *mine = vcap_ledger_mine(l);
+        rc = vcap_ledger_charge_in(l, *mine, d->gpu, bytes, d->limit_bytes,
+                                   audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
         if (rc != -ESTALE || tries == 3)
             break;
         if (!vcap_slot_renew())
@@ -146,7 +147,7 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
         return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW ? CUDA_SUCCESS : vcap_deny(row);
     vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, row, bytes, false, &c->slot_state);
+    rc = charge(c->device, c->ordinal, row, bytes, false, &c->mine);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -154,17 +155,15 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
     return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes bytes off that were charged in slot_state, unless that slot is gone and its charges with
- * it. */
-static void release(const struct vcap_device *d, uint64_t bytes, uint64_t slot_state)
+/* Takes bytes off that were charged in a place; if that is gone, its charges went with it. */
+static void release(const struct vcap_device *d, uint64_t bytes, uint64_t mine)
 {
-    if (slot_state == vcap_process.ledger.state)
-        vcap_ledger_release(&vcap_process.ledger, d->gpu, bytes);
+    vcap_ledger_release_in(&vcap_process.ledger, mine, d->gpu, bytes);
 }
 
 void vcap_record_release(const struct vcap_live *record)
 {
-    release(&vcap_process.device[record->device], record->bytes, record->slot_state);
+    release(&vcap_process.device[record->device], record->bytes, record->mine);
 }
 
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
@@ -177,29 +176,28 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
     if (!c->active)
         return result;
     if (result != CUDA_SUCCESS) {
-        release(c->device, c->bytes, c->slot_state);
+        release(c->device, c->bytes, c->mine);
         if (result == CUDA_ERROR_OUT_OF_MEMORY)
             vcap_device_full(c->device, c->ordinal, c->row, c->bytes);
         return result;
     }
     if (bytes < c->bytes) {
-        release(c->device, c->bytes - bytes, c->slot_state);
+        release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
-        uint64_t slot_state;
-        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &slot_state);
+        uint64_t mine;
+        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &mine);
 
         if (rc != 0)
             goto undo;
-        if (slot_state !=
-            c->slot_state) { /* the slot was lost in between and the first part with it */
-            release(c->device, bytes - c->bytes, slot_state);
-            slot_state = 0;
+        if (mine != c->mine) { /* the slot was lost in between and the first part with it */
+            release(c->device, bytes - c->bytes, mine);
+            mine = 0;
         }
-        c->slot_state = slot_state;
+        c->mine = mine;
     }
     c->bytes = bytes;
     record.bytes = bytes;
-    record.slot_state = c->slot_state;
+    record.mine = c->mine;
     if (vcap_live_enter(&record, &stale) != 0) {
         vcap_log(VCAP_LOG_ERROR, "no memory to keep a record of %s: the allocation is given back",
                  vcap_row_symbol(c->row));
@@ -207,20 +205,20 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
     }
     if (stale.key != 0)
         vcap_record_release(&stale);
-    if (record.slot_state != vcap_process.ledger.state)
+    if (record.mine != vcap_ledger_mine(&vcap_process.ledger))
         vcap_record_follow(pointer);
     return result;
 undo:
     give_back(pointer);
-    release(c->device, c->bytes, c->slot_state);
+    release(c->device, c->bytes, c->mine);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force)
 {
     CUdevice ordinal = (CUdevice)(device - vcap_process.device);
-    uint64_t slot_state;
-    int rc = charge(device, ordinal, row, bytes, force, &slot_state);
+    uint64_t mine;
+    int rc = charge(device, ordinal, row, bytes, force, &mine);
 
     if (rc == 0)
         vcap_ledger_note_overhead(&vcap_process.ledger, device->gpu, (int64_t)bytes);

@@ -26,8 +26,8 @@ struct vcap_charge {
     CUcontext context;
     CUdevice ordinal;
     struct vcap_device *device;
-    uint64_t bytes;      /* reserved */
-    uint64_t slot_state; /* the slot it was reserved in */
+    uint64_t bytes; /* reserved */
+    uint64_t mine;  /* the slot it was reserved in */
 };
 
 /* For memory of the current context's device.  bytes 0 or no context: the driver is left to answer.

@@ -73,15 +73,34 @@ const char *vcap_row_symbol(unsigned row);
 
 /* ---- resolve.c ---- */
 
+#define VCAP_BOUND UINT32_MAX
+struct vcap_binding {
+    uint32_t state; /* 0 not bound, VCAP_BOUND, else the pid that is at it; futex */
+    uintptr_t driver_low, driver_high, own_low, own_high; /* spans of libcuda and of this library */
+};
+extern struct vcap_binding vcap_binding;
+
+bool vcap_bind_now(void);
+
 /*
  * Finds libcuda.so.1 among the loaded modules and fills vcap_real, once.  False: it is not loaded.
- * Cheap when done (one load).
  */
-bool vcap_bind(void);
+static inline bool vcap_bind(void)
+{
+    return __builtin_expect(__atomic_load_n(&vcap_binding.state, __ATOMIC_ACQUIRE) == VCAP_BOUND,
+                            1) ||
+           vcap_bind_now();
+}
 
 /* True if a call from this return address is the driver's own (or a tail call of it through our
  * names): such calls pass straight through, what they cost is charged where they began. */
-bool vcap_is_inner_call(const void *return_address);
+static inline bool vcap_is_inner_call(const void *return_address)
+{
+    uintptr_t at = (uintptr_t)return_address;
+
+    return at - vcap_binding.driver_low < vcap_binding.driver_high - vcap_binding.driver_low ||
+           at - vcap_binding.own_low < vcap_binding.own_high - vcap_binding.own_low;
+}
 
 /* The hook or counting stub to hand out instead of address, or address itself. */
 void *vcap_answer(const char *name, void *address, int version, uint64_t flags);

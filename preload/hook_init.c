@@ -27,7 +27,8 @@ static void note(const char *name, uint32_t code)
         .kind = VCAP_LF_EVENT_GAP, .gpu = UINT32_MAX, .name = name, .code = code};
 
     if (vcap_ledger_owns(l))
-        __atomic_fetch_add(&l->slots[l->slot].gaps, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&l->slots[vcap_mine_slot(vcap_ledger_mine(l))].gaps, 1,
+                           __ATOMIC_RELAXED);
     if (l->base != NULL)
         vcap_ledger_event(l, &event);
 }

@@ -133,7 +133,8 @@ static CUresult released(CUresult result, bool ours, const struct vcap_live *rec
         return result;
     }
     /* still allocated; without memory for the record the charge stays until the process ends */
-    if (vcap_live_enter(record, &stale) == 0 && record->slot_state != vcap_process.ledger.state)
+    if (vcap_live_enter(record, &stale) == 0 &&
+        record->mine != vcap_ledger_mine(&vcap_process.ledger))
         vcap_record_follow(record->key);
     if (stale.key != 0)
         vcap_record_release(&stale);

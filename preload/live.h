@@ -12,8 +12,8 @@
 struct vcap_live {
     uint64_t key; /* device pointer */
     uint64_t bytes;
-    uint64_t slot_state; /* the slot (its state word) that this is charged in */
-    uint64_t birth;      /* vcap_live_sweep_number() when it was entered */
+    uint64_t mine;  /* the place in the ledger (vcap_ledger_mine) that this is charged in */
+    uint64_t birth; /* vcap_live_sweep_number() when it was entered */
     void *context;
     uint32_t device; /* ordinal in this process */
 };
@@ -41,7 +41,7 @@ uint64_t vcap_live_sweep_begin(void);
 void vcap_live_sweep(uint64_t before, bool (*match)(const struct vcap_live *, void *arg),
                      void (*taken)(const struct vcap_live *, void *arg), void *arg);
 
-/* Calls visit on every record, its shard locked; visit may change slot_state. */
+/* Calls visit on every record, its shard locked; visit may change mine. */
 void vcap_live_each(void (*visit)(struct vcap_live *, void *arg), void *arg);
 
 /* One record by key, its shard locked; nothing happens if it has been taken. */

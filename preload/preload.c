@@ -226,11 +226,12 @@ static int place_device(struct vcap_device *d, uint32_t ordinal)
 static void note_device(const struct vcap_device *d)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
+    uint32_t slot = vcap_mine_slot(vcap_ledger_mine(l));
 
     if (!vcap_ledger_owns(l))
         return;
-    __atomic_fetch_or(&l->slots[l->slot].index_mask, 1u << d->gpu, __ATOMIC_RELAXED);
-    vcap_ledger_cell(l, (uint32_t)l->slot, d->gpu)->limit_bytes = d->limit_bytes;
+    __atomic_fetch_or(&l->slots[slot].index_mask, 1u << d->gpu, __ATOMIC_RELAXED);
+    vcap_ledger_cell(l, slot, d->gpu)->limit_bytes = d->limit_bytes;
     if (vcap_process.config.context_bytes != VCAP_CONTEXT_AUTO)
         vcap_ledger_note_overhead(l, d->gpu, 0);
 }
@@ -309,17 +310,18 @@ uint64_t vcap_device_ceiling(const struct vcap_device *device)
     return container < device->limit_bytes ? container : device->limit_bytes;
 }
 
-/* Charges one live record in the present slot, unless it is already. */
+/* Charges one live record in the present place, unless it is already. */
 static void charge_again(struct vcap_live *record, void *arg)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
+    uint64_t mine = vcap_ledger_mine(l);
 
     (void)arg;
-    if (record->slot_state == l->state)
+    if (record->mine == mine)
         return;
-    vcap_ledger_charge(l, vcap_process.device[record->device].gpu, record->bytes, VCAP_NO_LIMIT,
-                       VCAP_BOOK_ABOVE, NULL);
-    record->slot_state = l->state;
+    vcap_ledger_charge_in(l, mine, vcap_process.device[record->device].gpu, record->bytes,
+                          VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL);
+    record->mine = mine;
 }
 
 void vcap_record_follow(uint64_t key)

@@ -28,11 +28,7 @@ extern void *vcap_gap_target[] __attribute__((visibility("hidden")));
 
 dlsym_function vcap_libc_dlsym; /* written by vcap_find_libc_dlsym, always the same value */
 
-/* 0 not bound, BOUND, else the pid that is at it (a child forked in the middle starts again); futex
- */
-static uint32_t bind_state;
-#define BOUND UINT32_MAX
-static uintptr_t driver_low, driver_high, own_low, own_high;
+struct vcap_binding vcap_binding;
 
 static void *libc_symbol(const char *name)
 {
@@ -76,55 +72,48 @@ static void bind_rows(const struct link_map *driver)
     OWN(cuDevicePrimaryCtxGetState);
 #undef OWN
     vcap_rows_index();
-    vcap_elf_span(driver, &driver_low, &driver_high);
+    vcap_elf_span(driver, &vcap_binding.driver_low, &vcap_binding.driver_high);
     for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
         if (m->l_name == NULL || m->l_name[0] == 0)
             continue;
         if ((uintptr_t)&me >= m->l_addr &&
-            m->l_addr > own_low) /* the module that starts just below us */
-            own_low = m->l_addr;
+            m->l_addr > vcap_binding.own_low) /* the module that starts just below us */
+            vcap_binding.own_low = m->l_addr;
     }
     for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next)
-        if (m->l_addr == own_low && own_low != 0)
-            vcap_elf_span(m, &own_low, &own_high);
+        if (m->l_addr == vcap_binding.own_low && vcap_binding.own_low != 0)
+            vcap_elf_span(m, &vcap_binding.own_low, &vcap_binding.own_high);
 }
 
-bool vcap_bind(void)
+bool vcap_bind_now(void)
 {
-    uint32_t seen = __atomic_load_n(&bind_state, __ATOMIC_ACQUIRE), me;
+    uint32_t seen = __atomic_load_n(&vcap_binding.state, __ATOMIC_ACQUIRE), me;
     const struct link_map *driver;
     dlopen_function open_library;
 
-    if (seen == BOUND)
+    if (seen == VCAP_BOUND)
         return true;
     driver = vcap_elf_find("libcuda.so.1");
     if (driver == NULL)
         return false;
     me = (uint32_t)syscall(SYS_getpid);
-    while (seen != BOUND &&
-           (seen == me || !__atomic_compare_exchange_n(&bind_state, &seen, me, false,
+    while (seen != VCAP_BOUND &&
+           (seen == me || !__atomic_compare_exchange_n(&vcap_binding.state, &seen, me, false,
                                                        __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))) {
         if (seen == me)
-            vcap_sys_futex_wait(&bind_state, me);
-        seen = __atomic_load_n(&bind_state, __ATOMIC_ACQUIRE);
+            vcap_sys_futex_wait(&vcap_binding.state, me);
+        seen = __atomic_load_n(&vcap_binding.state, __ATOMIC_ACQUIRE);
     }
-    if (seen == BOUND)
+    if (seen == VCAP_BOUND)
         return true;
     /* one more reference, so that our pointers into it stay good when the program closes it */
     open_library = (dlopen_function)libc_symbol("dlopen");
     if (open_library != NULL)
         open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     bind_rows(driver);
-    __atomic_store_n(&bind_state, BOUND, __ATOMIC_RELEASE);
-    vcap_sys_futex_wake(&bind_state, INT32_MAX);
+    __atomic_store_n(&vcap_binding.state, VCAP_BOUND, __ATOMIC_RELEASE);
+    vcap_sys_futex_wake(&vcap_binding.state, INT32_MAX);
     return true;
-}
-
-bool vcap_is_inner_call(const void *return_address)
-{
-    uintptr_t at = (uintptr_t)return_address;
-
-    return (at >= driver_low && at < driver_high) || (at >= own_low && at < own_high);
 }
 
 void *vcap_dlsym(void *handle, const char *name, const void *caller)

@@ -95,8 +95,8 @@ static size_t bits_find(const uint64_t *bits, size_t size, size_t from, size_t c
 		from = bit_next(bits, size, from, false);
 		if (from >= size || size - from < count)
 			return size;
-		size_t end = bit_next(bits, size, from, true);
-		if (end - from >= count)
+		size_t end = bit_next(bits, from + count, from, true);
+		if (end == from + count)
 			return from;
 		from = end;
 	}

@@ -140,6 +140,41 @@ static void a_process_that_calls_exec_gives_back(void **state)
 	pipes_close();
 }
 
+/* A child made behind libc's back shares the parent's lock, and outlives it. */
+static int hold_with_a_raw_child(void)
+{
+	CUcontext context = NULL;
+	CUdeviceptr pointer = 0;
+	char byte = 0;
+
+	CHECK(sim_begin(&context) == 0);
+	OK(cuMemAlloc_v2(&pointer, 600 * MIB));
+	if (syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) == 0) {
+		CHECK(write(told[1], "h", 1) == 1);
+		(void)read(asked[0], &byte, 1);
+		_exit(0);
+	}
+	(void)pause();
+	return 0;
+}
+
+static void a_raw_child_does_not_keep_its_parents_memory(void **state)
+{
+	char byte = 0;
+
+	(void)state;
+	if (UNDER_TSAN)
+		skip();
+	pipes_open();
+	pid_t holder = sim_start(hold_with_a_raw_child, SMALL_CARD);
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	assert_int_equal(kill(holder, SIGKILL), 0);
+	assert_int_equal(sim_wait(holder), 128 + SIGKILL);
+	assert_int_equal(sim_run(room, SMALL_CARD), 0);
+	assert_int_equal(write(asked[1], "e", 1), 1);
+	pipes_close();
+}
+
 /* --- fork ------------------------------------------------------------------------- */
 
 static int forked_calls(void)
@@ -356,6 +391,7 @@ static void nvml_lists_the_holders(void **state)
 const struct CMUnitTest sim_process_tests[] = {
 	TEST(a_card_is_shared_and_a_killed_process_gives_back),
 	TEST(a_process_that_calls_exec_gives_back),
+	TEST(a_raw_child_does_not_keep_its_parents_memory),
 	TEST(forked_child_is_not_initialised),
 	TEST(script_fails_the_nth_call_and_the_journal_has_every_call),
 	TEST(a_setting_that_does_not_parse_stops_cuinit),

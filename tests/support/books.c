@@ -1,0 +1,123 @@
+/*
+ * What the ledger and the simulated card say.
+ */
+#include "tests/support/fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sim.h"
+
+bool ledger_read(const char *path, struct vcap_snapshot *snapshot)
+{
+    char why[256];
+
+    if (vcap_snapshot_read(path, snapshot, why, sizeof(why)) == 0)
+        return true;
+    fprintf(stderr, "ledger %s: %s\n", path, why);
+    return false;
+}
+
+static int gpu_of(const struct vcap_snapshot *s, unsigned card)
+{
+    unsigned char uuid[16];
+    char text[48];
+
+    sim_card_uuid(card, uuid);
+    sim_uuid_text(uuid, text);
+    for (uint32_t i = 0; i < s->gpu_count; i++)
+        if (strcmp(s->gpus[i].uuid, text) == 0)
+            return (int)i;
+    return -1;
+}
+
+bool ledger_gpu(const char *path, unsigned card, struct vcap_snapshot_gpu *gpu)
+{
+    struct vcap_snapshot s;
+    int at;
+
+    if (!ledger_read(path, &s))
+        return false;
+    at = gpu_of(&s, card);
+    if (at >= 0)
+        *gpu = s.gpus[at];
+    vcap_snapshot_free(&s);
+    return at >= 0;
+}
+
+uint64_t ledger_charged(const char *path, unsigned card)
+{
+    struct vcap_snapshot_gpu gpu;
+
+    return ledger_gpu(path, card, &gpu) ? gpu.charged_bytes : UINT64_MAX;
+}
+
+uint64_t ledger_charged_by(const char *path, unsigned card, pid_t pid)
+{
+    struct vcap_snapshot s;
+    uint64_t bytes = UINT64_MAX;
+    int at;
+
+    if (!ledger_read(path, &s))
+        return UINT64_MAX;
+    at = gpu_of(&s, card);
+    for (uint32_t p = 0; at >= 0 && p < s.process_count; p++) {
+        const struct vcap_snapshot_process *process = &s.processes[p];
+
+        if (process->pid != (uint32_t)pid)
+            continue;
+        bytes = 0;
+        for (uint32_t i = 0; i < process->charge_count; i++)
+            if (process->charges[i].gpu == (uint32_t)at)
+                bytes = process->charges[i].charged_bytes;
+    }
+    vcap_snapshot_free(&s);
+    return bytes;
+}
+
+unsigned ledger_processes(const char *path)
+{
+    struct vcap_snapshot s;
+    unsigned alive = 0;
+
+    if (!ledger_read(path, &s))
+        return 0;
+    for (uint32_t p = 0; p < s.process_count; p++)
+        alive += s.processes[p].life != VCAP_LIFE_DEAD;
+    vcap_snapshot_free(&s);
+    return alive;
+}
+
+unsigned ledger_events(const char *path, enum vcap_lf_event_kind kind)
+{
+    struct vcap_snapshot s;
+    unsigned found = 0;
+
+    if (!ledger_read(path, &s))
+        return 0;
+    for (uint32_t i = 0; i < s.event_count; i++)
+        found += s.events[i].kind == (uint32_t)kind;
+    vcap_snapshot_free(&s);
+    return found;
+}
+
+uint64_t sim_alloc_bytes(const struct fixture *f, unsigned card)
+{
+    struct sim_state *sim = sim_state_open(f->sim);
+    uint64_t bytes = sim == NULL ? UINT64_MAX : sim_card_alloc_used(sim, card);
+
+    if (sim != NULL)
+        sim_state_close(sim);
+    return bytes;
+}
+
+uint64_t sim_managed_bytes(const struct fixture *f, unsigned card)
+{
+    struct sim_state *sim = sim_state_open(f->sim);
+    uint64_t bytes = sim == NULL ? UINT64_MAX : sim_card_managed(sim, card);
+
+    if (sim != NULL)
+        sim_state_close(sim);
+    return bytes;
+}
