@@ -1,13 +1,12 @@
 /*
- * Reading a ledger that nobody vouches for.  Order of distrust: the name (must be a regular file),
- * the size (bounded before anything is allocated), the header (ledger_check.c), then every single
- * word.
+ * Reading a ledger that nobody vouches for.  Order of distrust: the name (ledger_read_open.c), the
+ * size (bounded before anything is allocated), the header (ledger_check.c), then every single word.
  *
  * Consistency without a lock:
  *   - a slot is believed only if its state word reads the same before and after its identity, its
- * cells and the question whether its owner lives;
+ *     cells and the question whether its owner lives;
  *   - the sum of the cells is compared with a GPU's total only if that total read the same before
- * and after all the cells, so that no move came between;
+ *     and after all the cells, so that no move came between;
  *   - an event is believed only if its two sequence numbers agree and lie within the ring's range.
  * A word that cannot be is read again (up to TRIES) before the ledger is called untrusted.
  */

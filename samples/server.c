@@ -150,7 +150,7 @@ static bool load_weights(size_t weights_mib)
     if (result == CUDA_SUCCESS && weights_mib > 0)
         result = driver.cuMemAlloc(&weights, weights_mib * MIB);
     if (result == CUDA_SUCCESS && weights_mib > 0)
-        result = driver.cuMemsetD8(weights, 0x5a, weights_mib * MIB);
+        result = driver.cuMemsetD8(weights, 0, weights_mib * MIB);
     if (result != CUDA_SUCCESS) {
         say("weights of %zu MiB not loaded: %s", weights_mib, driver_error_name(result));
         return false;
@@ -179,6 +179,7 @@ int main(int argc, char **argv)
     double seconds = 0;
     double next_report = 1;
     bool probe = false;
+    bool wrong = false;
     int option;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -204,11 +205,11 @@ int main(int argc, char **argv)
             probe = true;
             break;
         default:
-            optind = argc + 1;
+            wrong = true;
             break;
         }
     }
-    if (optind != argc || server.activation_mib < 4 || server.adapter_mib == 0) {
+    if (wrong || optind != argc || server.activation_mib < 4 || server.adapter_mib == 0) {
         fprintf(stderr, "usage: server [--weights MIB] [--activation MIB] [--cache MIB]\n"
                         "              [--adapter MIB] [--seconds N] | --probe\n");
         return 2;

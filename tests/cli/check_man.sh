@@ -28,5 +28,7 @@ if command -v groff >/dev/null; then
         said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
         [ -z "$said" ] || complain "$page: $said"
     done
+elif [ "${VRAMCAP_MUST_WORK:-0}" = 1 ]; then
+    complain "groff is missing"
 fi
 exit "$([ "$failures" -eq 0 ] && echo 0 || echo 1)"

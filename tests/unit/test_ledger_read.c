@@ -11,9 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -113,6 +115,17 @@ static void a_link_to_a_good_ledger_is_untrusted_but_a_linked_folder_is_not(void
     (void)unlink(link);
     assert_int_equal(through_folder, 0);
     assert_int_equal(through_link, -EINVAL);
+}
+
+static void a_lease_cannot_hang_the_reader(void **state)
+{
+    (void)state;
+    assert_int_equal(image_write(&image, sizeof image, path), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    (void)signal(SIGIO, SIG_IGN); /* what the holder is sent when somebody opens the file */
+    if (fcntl(fd, F_SETLEASE, F_WRLCK) == 0)
+        refused_because("a lease");
+    (void)close(fd);
 }
 
 static void a_missing_file_is_an_error_and_no_finding(void **state)
@@ -372,19 +385,68 @@ static void events_are_whole_in_order_and_the_lost_are_counted(void **state)
     image.events[7].end = 0;                                  /* 7 never finished */
     image.events[8].begin = image.events[8].end = UINT64_MAX; /* lies */
     image.events[9] = image.events[10];                       /* a double */
+    image.events[6].begin = image.events[6].end = 4;          /* of the round before */
     image.events[11].gpu = 3;                                 /* an unclaimed row */
     image.events[12].gpu = 999;
     image.events[13].gpu = 0;
     assert_int_equal(read_image(), 0);
     assert_int_equal(snapshot.event_next, 21);
-    assert_int_equal(snapshot.event_count, 13);
-    assert_int_equal(snapshot.events_lost, 7);
+    assert_int_equal(snapshot.event_count, 12);
+    assert_int_equal(snapshot.events_lost, 8);
     assert_int_equal(snapshot.events[0].sequence, 5);
     for (uint32_t i = 1; i < snapshot.event_count; i++)
         assert_true(snapshot.events[i].sequence > snapshot.events[i - 1].sequence);
     assert_int_equal(snapshot.events[snapshot.event_count - 1].sequence, 20);
     for (uint32_t i = 0; i < snapshot.event_count; i++)
         assert_true(snapshot.events[i].gpu == (snapshot.events[i].sequence == 13 ? 0 : UINT32_MAX));
+}
+
+/* Lets slot 2 change hands all the time, by the protocol, between two owners told apart by
+ * everything. */
+static void change_hands(void)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct image *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (m == MAP_FAILED)
+        _exit(1);
+    for (uint64_t generation = 2;; generation++) {
+        uint32_t owner = (uint32_t)(generation & 1);
+        uint64_t *state = &m->slots[2].state;
+        __atomic_store_n(state, vcap_lf_state(generation - 1, 0, VCAP_LF_FREE), __ATOMIC_SEQ_CST);
+        m->slots[2].pid = 1000 + owner;
+        m->cells[2][0].charged = vcap_lf_charged(IMAGE_UNITS(1 + owner), 5);
+        m->slots[2].claimed_ns = 1000 + owner;
+        __atomic_store_n(state, vcap_lf_state(generation, VCAP_LF_KIND_LOCK, VCAP_LF_LIVE),
+                         __ATOMIC_SEQ_CST);
+        for (unsigned i = 0; i < 2000; i++) /* long enough to be read in one piece */
+            __asm__ volatile("" ::: "memory");
+    }
+}
+
+static void a_slot_that_changes_hands_is_never_mixed(void **state)
+{
+    (void)state;
+    unsigned seen = 0, mixed = 0;
+    image_process(&image, 2, 0, 1, "x");
+    assert_int_equal(image_write(&image, sizeof image, path), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        change_hands();
+    for (int i = 0; i < 20000; i++) {
+        vcap_snapshot_free(&snapshot);
+        if (vcap_snapshot_read(path, &snapshot, why, sizeof why) != 0 ||
+            snapshot.process_count == 0)
+            continue;
+        const struct vcap_snapshot_process *p = &snapshot.processes[0];
+        uint64_t owner = p->pid % 2;
+        seen += p->pid >= 1000;
+        mixed += p->pid >= 1000 && (p->claimed_ns != 1000 + owner ||
+                                    p->charges[0].charged_bytes != (1 + owner) * IMAGE_MIB);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_true(seen > 100);
+    assert_int_equal(mixed, 0);
 }
 
 static void reading_changes_nothing_and_holds_no_lock(void **state)
@@ -420,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(anything_but_a_regular_file_is_untrusted),
         TEST(a_link_to_a_good_ledger_is_untrusted_but_a_linked_folder_is_not),
+        TEST(a_lease_cannot_hang_the_reader),
         TEST(a_missing_file_is_an_error_and_no_finding),
         TEST(every_wrong_length_is_untrusted),
         TEST(other_formats_are_untrusted),
@@ -434,6 +497,7 @@ int main(void)
         TEST(cells_that_do_not_add_up_are_reported),
         TEST(ceilings_cards_and_overhead_are_told_apart),
         TEST(events_are_whole_in_order_and_the_lost_are_counted),
+        TEST(a_slot_that_changes_hands_is_never_mixed),
         TEST(reading_changes_nothing_and_holds_no_lock),
         TEST(a_read_only_ledger_of_another_user_can_be_read),
     };
