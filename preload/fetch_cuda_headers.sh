@@ -9,8 +9,9 @@
 # on stderr says what to do.
 set -eu
 
-# cuda.h and cudaTypedefs.h need none of the others; the rest is read as text by the coverage test.
-headers='cuda.h cudaTypedefs.h cudaEGLTypedefs.h cudaGLTypedefs.h cudaProfilerTypedefs.h
+# cuda.h and cudaTypedefs.h are what the library is built with and need none of the others; the simulated
+# driver defines what cudaProfiler.h declares; the rest is read as text by the coverage test.
+headers='cuda.h cudaTypedefs.h cudaProfiler.h cudaProfilerTypedefs.h cudaEGLTypedefs.h cudaGLTypedefs.h
     cudaVDPAUTypedefs.h cupti_driver_cbid.h'
 
 # name==version, then one hash per architecture's wheel (the headers are the same in both).
@@ -19,7 +20,10 @@ pins='nvidia-cuda-runtime==13.0.96
  --hash=sha256:ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55
 nvidia-cuda-cupti==13.0.85
  --hash=sha256:4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8
- --hash=sha256:796bd679890ee55fb14a94629b698b6db54bcfd833d391d5e94017dd9d7d3151'
+ --hash=sha256:796bd679890ee55fb14a94629b698b6db54bcfd833d391d5e94017dd9d7d3151
+nvidia-cuda-profiler-api==13.0.85
+ --hash=sha256:73d2671deac833db6686d6fbde4753fa3a3a497d87540fc246f081f375243f66
+ --hash=sha256:b307d61f574ab60666d0b2cb204738338dbd0e05a9fa609eaab198222f0a13c2'
 
 die()
 {

@@ -37,8 +37,6 @@ static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* devices, slo
 static bool config_read;                                         /* written under page.starting */
 static int config_error;                                         /* of vcap_config_read */
 static char config_why[256];
-static char ledger_key[VCAP_KEY_MAX];
-static const char *ledger_key_wanted; /* NULL: any */
 
 static void forked_child(void)
 {
@@ -82,53 +80,110 @@ static enum vcap_mode failed(const char *problem)
     return allow ? VCAP_MODE_PASSIVE : VCAP_MODE_DENY;
 }
 
+/*
+ * Has the host spoken, that is: does a ledger of its making lie at the well-known place?  1 yes, 0
+ * no, -errno (cause in why): something lies there that is no ledger this version can use.
+ */
+static int host_word(char *why, size_t why_size)
+{
+    struct vcap_ledger look;
+    struct stat st;
+    int rc = 0;
+
+    if (vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return 0;
+    rc = vcap_ledger_open(&look, VCAP_LEDGER_HOST_PATH, NULL, VCAP_OPEN_VIEW, VCAP_LF_MODE_ENFORCE,
+                          why, why_size);
+    if (rc != 0)
+        return rc;
+    rc = (look.flags & VCAP_LF_HOST_MADE) != 0;
+    if (rc == 1 && (look.flags & VCAP_LF_AUDIT) != 0)
+        rc = 2;
+    vcap_ledger_close(&look);
+    return rc;
+}
+
+/* The host's word beats the environment's: what would loosen it is set back, with one line for all.
+ */
+static void obey_host(struct vcap_config *config, bool audit)
+{
+    enum vcap_enable enable = audit ? VCAP_ENABLE_AUDIT : VCAP_ENABLE_ENFORCE;
+    char ignored[160] = "";
+    size_t at = 0;
+    struct {
+        const char *name;
+        bool set;
+    } option[] = {
+        {" VRAMCAP_LEDGER",
+         config->ledger[0] != 0 && strcmp(config->ledger, VCAP_LEDGER_HOST_PATH) != 0},
+        {" VRAMCAP_ENABLE",
+         vcap_config_getenv("VRAMCAP_ENABLE", NULL) != NULL && config->enable != enable},
+        {" VRAMCAP_ON_ERROR", config->on_error != VCAP_ON_ERROR_DENY},
+        {" VRAMCAP_MANAGED", config->managed != VCAP_MANAGED_CHARGE},
+    };
+
+    for (size_t i = 0; i < sizeof(option) / sizeof(option[0]); i++)
+        if (option[i].set)
+            at += (size_t)snprintf(ignored + at, sizeof(ignored) - at, "%s", option[i].name);
+    if (at != 0)
+        vcap_log(VCAP_LOG_WARN, "the host made %s; ignored from the environment:%s",
+                 VCAP_LEDGER_HOST_PATH, ignored);
+    config->ledger[0] = 0;
+    config->enable = enable;
+    config->on_error = VCAP_ON_ERROR_DENY;
+    config->managed = VCAP_MANAGED_CHARGE;
+}
+
 /* Which file, and what may be done about it. */
 static int open_ledger(char *why, size_t why_size)
 {
     struct vcap_config *config = &vcap_process.config;
     enum vcap_lf_mode mode =
         config->enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
-    char path[VCAP_LEDGER_PATH_MAX], reason[160];
+    const char *path = config->ledger, *wanted = NULL;
+    char own[sizeof(VCAP_LEDGER_SHM_PREFIX) + VCAP_KEY_MAX], key[VCAP_KEY_MAX], reason[160];
     uint32_t what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
     struct stat st;
     int rc;
 
-    ledger_key_wanted = NULL;
-    if (config->ledger[0] != 0) {
-        snprintf(path, sizeof(path), "%s", config->ledger);
-    } else if (vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-        snprintf(path, sizeof(path), "%s", VCAP_LEDGER_HOST_PATH);
+    if (path[0] == 0 && vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        path = VCAP_LEDGER_HOST_PATH;
         what = VCAP_OPEN_CLAIM;
-    } else {
-        rc = vcap_key_compute("/proc", "/sys/fs/cgroup", ledger_key);
+    } else if (path[0] == 0) {
+        rc = vcap_key_compute("/proc", "/sys/fs/cgroup", key);
         if (rc < 0) {
             snprintf(why, why_size,
-                     "ledger: no key for this container from /proc (%s); set VRAMCAP_LEDGER",
+                     "ledger: /proc gives no key for this container (%s); set VRAMCAP_LEDGER",
                      strerror(-rc));
             return rc;
         }
-        snprintf(path, sizeof(path), "%s%s", VCAP_LEDGER_SHM_PREFIX, ledger_key);
-        ledger_key_wanted = ledger_key;
+        snprintf(own, sizeof(own), "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
+        path = own;
+        wanted = key;
         what |= VCAP_OPEN_RENEW;
     }
-    rc = vcap_ledger_open(&vcap_process.ledger, path, ledger_key_wanted, what, mode, reason,
-                          sizeof(reason));
+    rc = vcap_ledger_open(&vcap_process.ledger, path, wanted, what, mode, reason, sizeof(reason));
     if (rc != 0)
-        snprintf(why, why_size, "ledger %s: %s", path, reason);
+        snprintf(why, why_size, "ledger %s: %s; %s", path, reason,
+                 rc == -EUSERS   ? "end processes, or make a ledger with more slots"
+                 : rc == -EINVAL ? "remove it, or set VRAMCAP_LEDGER to another path"
+                 : rc == -EPERM
+                     ? "set VRAMCAP_LEDGER to this container's own"
+                     : "set VRAMCAP_LEDGER to a path in a folder that this user can write");
     return rc;
+}
+
+static enum vcap_mode mode_of(const struct vcap_config *config)
+{
+    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
 }
 
 static enum vcap_mode set_up(void)
 {
     struct vcap_config *config = &vcap_process.config;
-    char why[VCAP_LEDGER_PATH_MAX + 192];
+    char why[VCAP_LEDGER_PATH_MAX + 256], reason[160];
+    int host;
 
-    if (!config_read) {
-        config_error =
-            vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
-        vcap_log_setup(config->log_level, config->log_file);
-        config_read = true;
-    }
     if (vcap_process.ledger.base !=
         NULL) { /* a forked child: the file is mapped, the slot is the parent's */
         const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
@@ -138,18 +193,32 @@ static enum vcap_mode set_up(void)
         vcap_process.ledger.pidns = vcap_pidns_inode();
         vcap_live_forget();
         vcap_context_forget();
-        return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+        return mode_of(config);
+    }
+    if (!config_read) {
+        config_error =
+            vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
+        vcap_log_setup(config->log_level, config->log_file);
+        config_read = true;
+    }
+    host = host_word(reason, sizeof(reason));
+    if (host != 0)
+        obey_host(config, host == 2);
+    if (host < 0) {
+        snprintf(why, sizeof(why), "ledger %s: %s; the host must replace it", VCAP_LEDGER_HOST_PATH,
+                 reason);
+        return failed(why);
     }
     if (config_error == 0 && config->enable == VCAP_ENABLE_PASSIVE)
         return VCAP_MODE_PASSIVE;
     if (config_error != 0)
         return failed(config_why);
-    if (!config->memory_set && !config->mps_set)
+    if (host == 0 && !config->memory_set && !config->mps_set)
         return failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
                       "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)");
     if (open_ledger(why, sizeof(why)) != 0)
         return failed(why);
-    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+    return mode_of(config);
 }
 
 enum vcap_mode vcap_start(void)

@@ -95,9 +95,11 @@ served()
     sed -n 's/.*: \([0-9]*\) served.*/\1/p' "$tmp/server" | tail -n 1
 }
 
-under_ceiling() # COMMAND...: in the background, in the one container of this demonstration
+# COMMAND..., in the one container of this demonstration. Called in the background only: there `exec`
+# makes $! the command's own process.
+under_ceiling()
 {
-    "$prefix/bin/vramcap" run --memory "$ceiling_mib" --ledger "$tmp/ledger" -- "$@"
+    exec "$prefix/bin/vramcap" run --memory "$ceiling_mib" --ledger "$tmp/ledger" -- "$@"
 }
 
 step "1. Build"
@@ -134,7 +136,7 @@ under_ceiling "$build/samples/server" --weights 1536 --activation 256 --cache 51
     --adapter 1024 >"$tmp/server" 2>&1 &
 server=$!
 wait_for "$tmp/server" ' served'
-cat "$tmp/server"
+fold -s -w 79 "$tmp/server"
 grep -q "free [0-9]* of $ceiling_mib MiB" "$tmp/server" ||
     die "the server does not see a card of $ceiling_mib MiB"
 echo "It believes that the card has $ceiling_mib MiB: that is all it may plan with."
@@ -144,7 +146,7 @@ echo "\$ vramcap run --memory $ceiling_mib --ledger LEDGER -- greedy --block 256
 under_ceiling "$build/samples/greedy" --block 256 --hold 120 >"$tmp/greedy" 2>&1 &
 greedy=$!
 wait_for "$tmp/greedy" 'MiB, then CUDA_ERROR_OUT_OF_MEMORY'
-cat "$tmp/greedy"
+fold -s -w 79 "$tmp/greedy"
 greedy_mib=$(sed -n 's/.*: got \([0-9]*\) MiB.*/\1/p' "$tmp/greedy")
 grep -q '^vramcap: refused cuMemAlloc_v2 of 256.0 MiB' "$tmp/greedy" ||
     die "vramcap did not say why it refused"
@@ -155,7 +157,7 @@ before=$(served)
 kill -USR1 "$server"
 wait_for "$tmp/server" 'adapter of 1024 MiB not loaded: CUDA_ERROR_OUT_OF_MEMORY'
 sleep 2.2
-grep -E 'emptied|adapter' "$tmp/server" | head -n 6
+grep -E 'emptied|adapter|refused' "$tmp/server" | head -n 6 | fold -s -w 79
 tail -n 1 "$tmp/server"
 kill -0 "$server" 2>/dev/null || die "the server is gone"
 after=$(served)

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define CACHE_BLOCK_MIB 64U
 #define CACHE_BLOCKS_MAX 1024U
@@ -48,7 +47,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    printf("server[%d] %5.1f s: ", (int)getpid(), seconds_since_start());
+    printf("server %5.1f s: ", seconds_since_start());
     vprintf(format, arguments);
     putchar('\n');
     va_end(arguments);
@@ -137,7 +136,7 @@ static void report(const struct server *server)
 
     if (driver.cuMemGetInfo(&free_bytes, &total_bytes) != CUDA_SUCCESS)
         return;
-    say("%lu served, %lu retried, %lu failed; cache %zu MiB; free %zu of %zu MiB", server->served,
+    say("%lu served, %lu retried, %lu failed; cache %zu, free %zu of %zu MiB", server->served,
         server->retries, server->failed, server->cached * CACHE_BLOCK_MIB, free_bytes / MIB,
         total_bytes / MIB);
 }
@@ -236,7 +235,7 @@ int main(int argc, char **argv)
         }
     }
     report(&server);
-    say("done: %lu requests served, %lu retried with an empty cache, %lu failed", server.served,
+    say("done: %lu served, %lu retried with an empty cache, %lu failed", server.served,
         server.retries, server.failed);
     driver.cuDevicePrimaryCtxRelease(driver.device);
     return server.served > 0 ? 0 : 1;

@@ -136,6 +136,42 @@ static void a_library_that_is_not_there_is_exit_2(void **state)
     assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "--library", "/tmp", "true")), 2);
 }
 
+static void the_library_is_found_beside_the_installed_tool_only(void **state)
+{
+    (void)state;
+    char command[1024], tool[128], want[256];
+    (void)snprintf(tool, sizeof tool, "%s/bin/vramcap", folder);
+    (void)snprintf(command, sizeof command, "mkdir '%s/bin' && cp '%s' '%s'", folder, VRAMCAP_TOOL,
+                   tool);
+    assert_int_equal(system(command), 0);
+    tool_path = tool;
+    int without = tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "env"));
+    (void)snprintf(command, sizeof command,
+                   "cd '%s/bin' && mkdir -p %s && cp '%s' %s/libvramcap.so", folder,
+                   VRAMCAP_LIBRARY_FROM_BIN, STUB_LIBRARY, VRAMCAP_LIBRARY_FROM_BIN);
+    int copied = system(command);
+    int with = tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "env"));
+    tool_path = VRAMCAP_TOOL;
+    assert_int_equal(without, 2); /* never the build tree's */
+    assert_int_equal(copied, 0);
+    assert_int_equal(with, 0);
+    (void)snprintf(command, sizeof command, "%s/bin/%s/libvramcap.so", folder,
+                   VRAMCAP_LIBRARY_FROM_BIN);
+    char *resolved = realpath(command, NULL);
+    assert_non_null(resolved);
+    (void)snprintf(want, sizeof want, "LD_PRELOAD=%.200s\n", resolved);
+    free(resolved);
+    assert_non_null(strstr(t.out, want));
+}
+
+static void in_the_build_tree_the_library_is_the_one_built_there(void **state)
+{
+    (void)state;
+    bool built = *BUILT_LIBRARY && access(BUILT_LIBRARY, R_OK) == 0;
+    /* 127: it came as far as looking for the command */
+    assert_int_equal(tool_run(&t, NO_LEDGER, TOOL_ARGS("run", "no-such-command")), built ? 127 : 2);
+}
+
 static void a_named_ledger_is_made_and_its_path_absolute(void **state)
 {
     (void)state;
@@ -276,6 +312,8 @@ int main(void)
         TEST(a_bad_ceiling_is_refused_before_anything_runs),
         TEST(the_users_preloads_stay_behind_ours_and_ours_comes_once),
         TEST(a_library_that_is_not_there_is_exit_2),
+        TEST(the_library_is_found_beside_the_installed_tool_only),
+        TEST(in_the_build_tree_the_library_is_the_one_built_there),
         TEST(a_named_ledger_is_made_and_its_path_absolute),
         TEST(outside_containers_a_command_gets_a_ledger_of_its_own),
         TEST(only_old_run_ledgers_without_life_are_deleted),

@@ -20,6 +20,9 @@ struct tool {
     char out[1 << 17], err[1 << 14];
 };
 
+/* The executable; VRAMCAP_TOOL unless a test changes it. */
+extern const char *tool_path;
+
 /* argv: arguments after the tool's name.  environment: "A=B" sets, "A" unsets; both
  * NULL-terminated, environment may be NULL.  VRAMCAP_*, LD_PRELOAD and NO_COLOR of the test itself
  * are not passed on. */

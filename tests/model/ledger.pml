@@ -47,6 +47,7 @@ byte total;
 byte charged[SLOTS], intent[SLOTS], ack[SLOTS], state[SLOTS];
 byte lock[SLOTS];      /* the kernel's: who holds it */
 byte held[PROCESSES];  /* what a process may use: set after a charge, taken off before a release */
+bit doomed[PROCESSES];
 byte kills, finished;
 
 inline check()
@@ -345,6 +346,35 @@ inline claim(p)
     atomic { d = 0; st = 0 }
 }
 
+/* The kernel's part: the lock goes when nothing of the process can run any more.  No process holds more
+ * than one. */
+inline kill(p)
+{
+    if
+    :: lock[0] == p -> lock[0] = NOBODY
+    :: lock[1] == p -> lock[1] = NOBODY
+    :: lock[2] == p -> lock[2] = NOBODY
+#if PROCESSES == 3
+    :: lock[3] == p -> lock[3] = NOBODY
+#endif
+    :: else
+    fi;
+    held[p] = 0
+}
+
+/* An escape of `unless` goes before everything else, so the choice of the moment is made out here. */
+proctype killer()
+{
+    do
+    :: atomic { kills > 0 && !doomed[0] -> kills--; doomed[0] = 1; kill(0) }
+    :: atomic { kills > 0 && !doomed[1] -> kills--; doomed[1] = 1; kill(1) }
+#if PROCESSES == 3
+    :: atomic { kills > 0 && !doomed[2] -> kills--; doomed[2] = 1; kill(2) }
+#endif
+    :: kills == 0 || finished == PROCESSES -> break
+    od
+}
+
 proctype process(byte p)
 {
     byte me, c, i, t, a, st, at, d, lives, ops, by;
@@ -387,22 +417,9 @@ proctype process(byte p)
             lives = lives | 64;
             false
         } unless {
-            atomic { lives >= 64 || kills > 0 ->
-                if
-                :: lives >= 64
-                :: else -> kills--
-                fi;
-                /* no process holds more than one lock */
-                if
-                :: lock[0] == p -> lock[0] = NOBODY
-                :: lock[1] == p -> lock[1] = NOBODY
-                :: lock[2] == p -> lock[2] = NOBODY
-#if PROCESSES == 3
-                :: lock[3] == p -> lock[3] = NOBODY
-#endif
-                :: else
-                fi;
-                held[p] = 0;
+            atomic { doomed[p] || lives >= 64 ->
+                kill(p);
+                doomed[p] = 0;
                 me = 0; c = 0; i = 0; t = 0; a = 0; st = 0; at = 0; d = 0; ops = 0; by = 0;
                 ok = 0; over = 0; refused = 0;
                 lives = (lives & 63) + 1
@@ -437,6 +454,7 @@ init
         :: charged[SLOTS - 1] = CHARGED(1, 1); intent[SLOTS - 1] = INTENT(0 - 1, 2);
            total = TOTAL(0, SLOTS - 1, 2)
         fi;
+        run killer();
         run process(0);
         run process(1);
 #if PROCESSES == 3

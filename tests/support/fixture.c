@@ -49,8 +49,6 @@ const struct fixture_draw *fixture_draw(void)
     draw.pitch = pitches[(bits >> 8) % 3];
     draw.context_mib = (bits >> 16) % 129;
     drawn = true;
-    fprintf(stderr, "VRAMCAP_TEST_SEED=%u (simulator: page %u KiB, pitch %u, context %u MiB)\n", draw.seed,
-            draw.page_kib, draw.pitch, draw.context_mib);
     return &draw;
 }
 
@@ -63,11 +61,16 @@ bool fixture_only_own_programs(void)
 
 int fixture_setup(void **state)
 {
+    const struct fixture_draw *draw = fixture_draw();
     struct fixture *f = calloc(1, sizeof(*f));
+    static bool said;
 
     if (f == NULL)
         return -1;
-    fixture_draw();
+    if (!said)
+        fprintf(stderr, "VRAMCAP_TEST_SEED=%u (simulator: page %u KiB, pitch %u, context %u MiB)\n", draw->seed,
+                draw->page_kib, draw->pitch, draw->context_mib);
+    said = true;
     f->data = *state;
     snprintf(f->directory, sizeof(f->directory), "/tmp/vramcap-test-XXXXXX");
     if (mkdtemp(f->directory) == NULL) {
@@ -159,6 +162,8 @@ static void put_drawn(struct block *b)
     put(b, "VRAMCAP_SIM_PITCH", number);
     snprintf(number, sizeof(number), "%u", draw->context_mib);
     put(b, "VRAMCAP_SIM_CONTEXT_MIB", number);
+    snprintf(number, sizeof(number), "%u", draw->seed);
+    put(b, "VRAMCAP_TEST_SEED", number);
 }
 
 char **fixture_environment(const struct fixture *f, const char *const *extra)

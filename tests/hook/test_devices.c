@@ -1,0 +1,168 @@
+/*
+ * Several GPUs: each under its own ceiling and its own UUID, in whatever order a process sees them.
+ */
+#include <signal.h>
+
+#include "tests/hook/scenario.h"
+
+#define FOUR "VRAMCAP_SIM_CARDS=4x24576"
+
+static int swapped_devices_keep_their_own_ceilings(void)
+{
+    CUdeviceptr pointer;
+    size_t total;
+
+    OK(api.cuInit(0)); /* CUDA_VISIBLE_DEVICES=2,0: ordinal 0 is card 2, ordinal 1 is card 0 */
+    OK(begin(0));
+    OK(api.cuMemAlloc_v2(&pointer, 300 * MIB));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 300 * MIB));
+    OK(begin(1));
+    OK(api.cuMemAlloc_v2(&pointer, 700 * MIB));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 400 * MIB));
+    SAME(charged(2), 300 * MIB);
+    SAME(charged(0), 700 * MIB);
+    SAME(charged(1), UINT64_MAX); /* no row: never seen */
+    SAME(gpu_row(2).ceiling_bytes, 512 * MIB);
+    SAME(gpu_row(0).ceiling_bytes, 1024 * MIB);
+    OK(api.cuDeviceTotalMem_v2(&total, 0));
+    SAME(total, 512 * MIB);
+    OK(api.cuDeviceTotalMem_v2(&total, 1));
+    SAME(total, 1024 * MIB);
+    SAME(sim_alloc_bytes(&self, 2), 300 * MIB);
+    SAME(sim_alloc_bytes(&self, 0), 700 * MIB);
+    return 0;
+}
+
+static int a_subset_of_devices_keeps_the_ceiling(void)
+{
+    CUdeviceptr pointer;
+
+    OK(begin(0)); /* card 3 */
+    REFUSED(api.cuMemAlloc_v2(&pointer, 1025 * MIB));
+    OK(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
+    SAME(charged(3), 1024 * MIB);
+    return 0;
+}
+
+static int an_allocation_lowers_free_on_its_own_device(void)
+{
+    CUdeviceptr pointer;
+    size_t free_bytes, total;
+
+    OK(begin(0)); /* card 1 */
+    OK(api.cuMemAlloc_v2(&pointer, 100 * MIB));
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    SAME(free_bytes, 924 * MIB);
+    SAME(charged(1), 100 * MIB);
+    return 0;
+}
+
+static int a_device_that_no_entry_names_has_no_ceiling(void)
+{
+    CUdeviceptr pointer;
+    size_t total;
+
+    OK(begin(0));
+    OK(api.cuMemAlloc_v2(&pointer, 2048 * MIB));
+    SAME(gpu_row(0).ceiling_bytes, VCAP_NO_LIMIT);
+    OK(api.cuDeviceTotalMem_v2(&total, 0));
+    SAME(total, 24576 * MIB);
+    OK(begin(1));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 2048 * MIB));
+    SAME(charged(0), 2048 * MIB);
+    return 0;
+}
+
+static int the_mps_variable_alone_is_a_ceiling(void)
+{
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 501 * MIB));
+    OK(api.cuMemAlloc_v2(&pointer, 500 * MIB));
+    SAME(gpu_row(0).ceiling_bytes, 500 * MIB);
+    SAME(gpu_row(0).ceiling_source, VCAP_LF_SOURCE_MPS);
+    return 0;
+}
+
+static int the_lower_of_two_sources_holds(void)
+{
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 513 * MIB));
+    OK(api.cuMemAlloc_v2(&pointer, 512 * MIB));
+    return 0;
+}
+
+static void processes_with_different_ordinals_meet_at_the_uuid(void **state)
+{
+    static const char *const as_second[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR, NULL};
+    static const char *const as_first[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR, "CUDA_VISIBLE_DEVICES=1",
+                                           NULL};
+    const struct fixture *f = *state;
+    struct child a, b;
+
+    assert_true(client_start(&a, f, "getproc", as_second));
+    assert_true(client_start(&b, f, "dlsym", as_first));
+    assert_int_equal(client_result(&a, "init"), 0);
+    assert_int_equal(client_result(&b, "init"), 0);
+    assert_int_equal(client_result(&a, "ctx create 1"), 0);
+    assert_int_equal(client_result(&b, "ctx create 0"), 0);
+    assert_int_equal(client_result(&a, "alloc 600m"), 0);
+    assert_int_equal(client_result(&b, "alloc 600m"), 2);
+    assert_int_equal(client_result(&b, "alloc 424m"), 0);
+    assert_true(ledger_charged(f->ledger, 1) == 1024 * MIB);
+    assert_true(ledger_charged_by(f->ledger, 1, a.pid) == 600 * MIB);
+    assert_true(ledger_charged_by(f->ledger, 1, b.pid) == 424 * MIB);
+    child_kill(&a, SIGKILL);
+    child_kill(&b, SIGKILL);
+}
+
+static void a_processs_own_lower_ceiling_binds_it_alone(void **state)
+{
+    static const char *const high[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", NULL};
+    static const char *const low[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=500", NULL};
+    static const char *const higher[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=8000", NULL};
+    const struct fixture *f = *state;
+    struct child a, b, c;
+    char answer[128];
+
+    assert_true(client_start(&a, f, "getproc", high));
+    assert_true(client_start(&b, f, "dlsym", low));
+    assert_true(client_start(&c, f, "link", higher));
+    struct child *all[] = {&a, &b, &c};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(client_result(all[i], "init"), 0);
+        assert_int_equal(client_result(all[i], "ctx create 0"), 0);
+    }
+    assert_string_equal(client_ask(&a, answer, sizeof(answer), "info"), "0 1073741824 1073741824");
+    assert_string_equal(client_ask(&b, answer, sizeof(answer), "info"), "0 524288000 524288000");
+    assert_string_equal(client_ask(&c, answer, sizeof(answer), "info"), "0 1073741824 1073741824");
+    assert_int_equal(client_result(&b, "alloc 501m"), 2);
+    assert_int_equal(client_result(&c, "alloc 1025m"), 2);
+    assert_int_equal(client_result(&a, "alloc 600m"), 0);
+    assert_int_equal(client_result(&b, "alloc 10m"), 2); /* the container holds more than its own ceiling */
+    assert_int_equal(client_result(&c, "alloc 424m"), 0);
+    for (int i = 0; i < 3; i++)
+        child_kill(all[i], SIGKILL);
+}
+
+static const struct scenario scenarios[] = {
+    SCENARIO(swapped_devices_keep_their_own_ceilings, FOUR ";CUDA_VISIBLE_DEVICES=2,0;VRAMCAP_MEMORY_MIB=0=512,1=1024"),
+    SCENARIO(a_subset_of_devices_keeps_the_ceiling, FOUR ";CUDA_VISIBLE_DEVICES=3"),
+    SCENARIO(an_allocation_lowers_free_on_its_own_device, FOUR ";CUDA_VISIBLE_DEVICES=1"),
+    SCENARIO(a_device_that_no_entry_names_has_no_ceiling, "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=1=1024"),
+    SCENARIO(the_mps_variable_alone_is_a_ceiling, "VRAMCAP_MEMORY_MIB;CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M"),
+    SCENARIO(the_lower_of_two_sources_holds, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M"),
+};
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(processes_with_different_ordinals_meet_at_the_uuid),
+    cmocka_unit_test(a_processs_own_lower_ceiling_binds_it_alone),
+};
+
+int main(int argc, char **argv)
+{
+    return SCENARIO_MAIN(argc, argv, scenarios, tests, sizeof(tests) / sizeof(tests[0]));
+}
