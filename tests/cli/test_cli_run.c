@@ -56,6 +56,14 @@ static void the_status_is_the_commands_own(void **state)
     assert_string_equal(t.err, "");
 }
 
+static void a_closed_descriptor_stays_closed_for_the_command(void **state)
+{
+    (void)state;
+    tool_start(&t, TOOL_CLOSED, NO_LEDGER,
+               TOOL_ARGS("run", STUB, "sh", "-c", "test ! -e /proc/$$/fd/1"));
+    assert_int_equal(tool_wait(&t), 0);
+}
+
 static void options_after_the_command_are_the_commands(void **state)
 {
     (void)state;
@@ -306,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_status_is_the_commands_own),
+        TEST(a_closed_descriptor_stays_closed_for_the_command),
         TEST(options_after_the_command_are_the_commands),
         TEST(not_found_is_127_and_not_executable_126),
         TEST(the_environment_says_what_the_options_said),

@@ -13,15 +13,17 @@
 #define PROCESSES 2
 #endif
 #ifndef LIVES
-#define LIVES 2
+#define LIVES 1
 #endif
 #ifndef OPS
 #define OPS 2
 #endif
 #ifndef KILLS
-#define KILLS 2
+#define KILLS 1
 #endif
-#define SLOTS (PROCESSES + 1)
+#ifndef SLOTS
+#define SLOTS PROCESSES /* the dead one's included: who finds none free must reap and reuse */
+#endif
 #define CEILING 2
 
 /* words: total = {amount, slot, op}, charged = {amount, op}, intent = {delta, op} */
@@ -47,7 +49,7 @@ byte total;
 byte charged[SLOTS], intent[SLOTS], ack[SLOTS], state[SLOTS];
 byte lock[SLOTS];      /* the kernel's: who holds it */
 byte held[PROCESSES];  /* what a process may use: set after a charge, taken off before a release */
-bit doomed[PROCESSES];
+chan die[PROCESSES] = [0] of { bit };
 byte kills, finished;
 
 inline check()
@@ -302,18 +304,23 @@ inline reap_others()
 /* Takes a FREE slot; me = NOWHERE if that failed. */
 inline claim(p)
 {
-    me = NOWHERE;
     if
     :: atomic { STATUS(state[0]) == FREE -> d = 0; st = state[0] }
-    :: atomic { STATUS(state[1]) == FREE -> d = 1; st = state[1] }
-    :: atomic { STATUS(state[2]) == FREE -> d = 2; st = state[2] }
-#if PROCESSES == 3
-    :: atomic { STATUS(state[3]) == FREE -> d = 3; st = state[3] }
+    :: atomic { STATUS(state[0]) != FREE && STATUS(state[1]) == FREE -> d = 1; st = state[1] }
+#if SLOTS == 3
+    :: atomic { STATUS(state[0]) != FREE && STATUS(state[1]) != FREE && STATUS(state[2]) == FREE ->
+        d = 2;
+        st = state[2]
+       }
+    :: atomic { STATUS(state[0]) != FREE && STATUS(state[1]) != FREE && STATUS(state[2]) != FREE ->
+        d = NOWHERE
+       }
+#else
+    :: atomic { STATUS(state[0]) != FREE && STATUS(state[1]) != FREE -> d = NOWHERE }
 #endif
-    :: else -> d = NOWHERE
     fi;
     if
-    :: d == NOWHERE -> reap_others()
+    :: d == NOWHERE
     :: else ->
         atomic {
             if
@@ -346,83 +353,80 @@ inline claim(p)
     atomic { d = 0; st = 0 }
 }
 
-/* The kernel's part: the lock goes when nothing of the process can run any more.  No process holds more
- * than one. */
-inline kill(p)
+/* The kernel's part: the lock goes when nothing of the process can run any more. */
+inline drop_lock(p)
 {
     if
     :: lock[0] == p -> lock[0] = NOBODY
     :: lock[1] == p -> lock[1] = NOBODY
+#if SLOTS == 3
     :: lock[2] == p -> lock[2] = NOBODY
-#if PROCESSES == 3
-    :: lock[3] == p -> lock[3] = NOBODY
 #endif
     :: else
-    fi;
-    held[p] = 0
+    fi
 }
 
-/* An escape of `unless` goes before everything else, so the choice of the moment is made out here. */
+/* A rendezvous, because any other escape of `unless` would go before all else: the moment is chosen
+ * out here. */
 proctype killer()
 {
+end:
     do
-    :: atomic { kills > 0 && !doomed[0] -> kills--; doomed[0] = 1; kill(0) }
-    :: atomic { kills > 0 && !doomed[1] -> kills--; doomed[1] = 1; kill(1) }
+    :: atomic { kills > 0 -> kills--; die[0]!0 }
+    :: atomic { kills > 0 -> kills--; die[1]!0 }
 #if PROCESSES == 3
-    :: atomic { kills > 0 && !doomed[2] -> kills--; doomed[2] = 1; kill(2) }
+    :: atomic { kills > 0 -> kills--; die[2]!0 }
 #endif
-    :: kills == 0 || finished == PROCESSES -> break
     od
 }
 
 proctype process(byte p)
 {
-    byte me, c, i, t, a, st, at, d, lives, ops, by;
+    byte me, c, i, t, a, st, at, d, lives, ops;
     bit ok, over, refused;
 
     do
     :: lives == LIVES -> break
     :: lives < LIVES ->
         {
+            me = NOWHERE;
             claim(p);
+            if
+            :: me == NOWHERE -> reap_others(); claim(p)
+            :: else
+            fi;
             do
             :: me == NOWHERE || ops == OPS -> break
             :: me != NOWHERE && ops < OPS ->
                 ops++;
                 if
-                :: by = 1
-                :: by = 2
-                :: held[p] > 0 -> by = 0
-                fi;
-                if
-                :: by == 0 ->
-                    atomic { by = held[p]; held[p] = 0 };
-                    operate(0 - by)
-                :: else ->
-                    operate(by);
+                :: held[p] == 0 ->
+                    operate(1);
                     if
                     :: refused ->
                         reap_others();
-                        operate(by)
+                        operate(1)
                     :: else
                     fi;
                     if
                     :: refused
-                    :: else -> atomic { held[p] = held[p] + by; check() }
+                    :: else -> atomic { held[p] = 1; check() }
                     fi
+                :: held[p] == 1 ->
+                    held[p] = 0;
+                    operate(0 - 1)
                 fi;
-                atomic { by = 0; refused = 0 }
+                refused = 0
             od;
-            /* the end of a life is a death like any other */
-            lives = lives | 64;
-            false
+            atomic { drop_lock(p); held[p] = 0; me = 0; ops = 0; lives++ }
         } unless {
-            atomic { doomed[p] || lives >= 64 ->
-                kill(p);
-                doomed[p] = 0;
-                me = 0; c = 0; i = 0; t = 0; a = 0; st = 0; at = 0; d = 0; ops = 0; by = 0;
+            atomic {
+                die[p]?_ ->
+                drop_lock(p);
+                held[p] = 0;
+                me = 0; c = 0; i = 0; t = 0; a = 0; st = 0; at = 0; d = 0; ops = 0;
                 ok = 0; over = 0; refused = 0;
-                lives = (lives & 63) + 1
+                lives++
             }
         }
     od;
@@ -431,7 +435,7 @@ proctype process(byte p)
 
 init
 {
-    byte me = NOWHERE, c, i, t, a, st, at, d;
+    byte me, c, i, t, a, st, at, d;
     bit ok, over;
 
     atomic {
@@ -462,6 +466,7 @@ init
 #endif
     };
     finished == PROCESSES;
+    me = NOWHERE;
     reap_others();
     assert(TOTAL_AMOUNT(total) == 0)
 }
