@@ -87,6 +87,10 @@ finish()
     echo
     printf '%s' "$stages"
     printf '%5d s  all\n' $(($(date +%s) - began))
+    if [ -z "$results" ]; then
+        echo "0 passed, $broken failed, 0 skipped"
+        exit 1
+    fi
     # shellcheck disable=SC2086 # the files are separate words
     sum=$(python3 -B tests/junit_sum.py $results)
     status=$?

@@ -43,11 +43,13 @@ void vcap_table_add(struct vcap_table *t, const char *text, enum vcap_table_colo
         t->cells = grown;
         t->cell_room = room;
     }
-    char *copy = strdup(text);
-    if (!copy)
-        t->failed = true;
+    struct cell *cell = &t->cells[t->cell_count];
+    cell->colour = colour;
+    cell->text = strdup(text);
+    if (cell->text)
+        t->cell_count++;
     else
-        t->cells[t->cell_count++] = (struct cell){copy, colour};
+        t->failed = true;
 }
 
 static const char *colour_start(enum vcap_table_colour colour)

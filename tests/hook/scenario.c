@@ -114,13 +114,17 @@ static void add(struct words *w, const char *environment, const struct fixture *
 
 static void gather(struct words *w, const struct fixture *f, const char *name, const char *more)
 {
+#ifdef TEST_LINKED
     static const char *const ways[] = {"link", "dlsym", "getproc"};
+#else
+    static const char *const ways[] = {"dlsym", "getproc"};
+#endif
     const struct scenario *scenario = find(name);
     char fixed[256];
 
     memset(w, 0, sizeof(*w));
     snprintf(fixed, sizeof(fixed), "VRAMCAP_ENABLE=1;VRAMCAP_MEMORY_MIB=1024;VRAMCAP_TEST_LEDGER=@/ledger;SCENARIO_BY=%s",
-             ways[(fixture_draw()->seed + (uint32_t)(scenario - all)) % 3]);
+             ways[(fixture_draw()->seed + (uint32_t)(scenario - all)) % (sizeof(ways) / sizeof(ways[0]))]);
     add(w, fixed, f);
     add(w, scenario->environment, f);
     add(w, more, f);

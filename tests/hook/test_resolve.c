@@ -3,7 +3,6 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -63,21 +62,6 @@ static int every_row_gets_what_the_table_says(void)
         }
     }
     CHECK(there > 300);
-    return 0;
-}
-
-/* One character a row and a line of others: 1 there, 0 not. */
-static int print_what_is_there(void)
-{
-    static const char *const others[] = {"cuNoSuchThing", "cuMemAlloc_v3", "cuMemAlloc_v2_ptsz", "cu", "cuLaunchKernel",
-                                         "cuMemcpy", "vcapsim_version"};
-    void *handle = driver();
-
-    CHECK(handle != NULL);
-    for (size_t i = 0; i < ROWS; i++)
-        putchar(dlsym(handle, rows[i].symbol) != NULL ? '1' : '0');
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        putchar(dlsym(handle, others[i]) != NULL ? '1' : '0');
     return 0;
 }
 
@@ -209,19 +193,31 @@ static void beside(const struct fixture *f, const char *name, const char *more)
     assert_in_range(end.tv_sec - start.tv_sec, 0, 5);
 }
 
+static int only_finish(void)
+{
+    for (int i = 0; i < 2; i++)
+        for (size_t row = 0; row < ROWS; row++)
+            dlsym(driver(), rows[row].symbol);
+    CHECK(dlsym(RTLD_NEXT, "cuNoSuchThing") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "malloc") != NULL);
+    return 0;
+}
+
 static void another_wrapper_of_dlsym_in_either_order(void **state)
 {
     static const char *const names[] = {"every_row_gets_what_the_table_says", "default_and_next_find_ours_first",
                                         "a_local_plugin_asks_from_its_own_place", "allocate_once",
-                                        "sixty_four_threads_at_once", "a_missing_name_is_missing_twice_with_its_error"};
+                                        "sixty_four_threads_at_once", "a_missing_name_is_missing_twice_with_its_error",
+                                        "only_finish"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         beside(*state, names[i], "+LD_PRELOAD=" TEST_WRAPPER);
-        /* behind a C wrapper glibc takes the wrapper for the caller: RTLD_NEXT and local plugins are its fault */
-        if (i == 0 || i >= 3)
-            beside(*state, names[i], "-LD_PRELOAD=" TEST_WRAPPER);
         unlink(((const struct fixture *)*state)->ledger);
     }
+    /* In front of us such a wrapper finds libc's dlsym by dlvsym, which never sees an unversioned one: what
+     * it is asked passes us by (a limit); what the program is linked with does not. */
+    beside(*state, "only_finish", "-LD_PRELOAD=" TEST_WRAPPER);
+    beside(*state, "allocate_once", "SCENARIO_BY=link;-LD_PRELOAD=" TEST_WRAPPER);
 }
 
 static void another_interposer_in_either_order(void **state)
@@ -241,26 +237,6 @@ static void another_interposer_in_either_order(void **state)
     }
 }
 
-static void no_name_is_invented_or_lost(void **state)
-{
-    static const char *const drivers[] = {TEST_SIM, TEST_SIM "/variants/v11_0", TEST_SIM "/variants/v11_5"};
-    static struct child_output with, without;
-    const struct fixture *f = *state;
-
-    for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++) {
-        char bare[512], hooked[512];
-
-        snprintf(hooked, sizeof(hooked), "SCENARIO_BY=none;LD_LIBRARY_PATH=%s", drivers[i]);
-        snprintf(bare, sizeof(bare), "%s;LD_PRELOAD", hooked);
-        scenario_run(f, "print_what_is_there", hooked, &with);
-        scenario_run(f, "print_what_is_there", bare, &without);
-        assert_int_equal(with.status, 0);
-        assert_int_equal(without.status, 0);
-        assert_true(with.out_length > ROWS);
-        assert_string_equal(with.out, without.out);
-    }
-}
-
 /* ---- a program that is not linked with the driver ---- */
 
 static int bare(const struct fixture *f, const char *command, const char *argument, const char *const *more,
@@ -276,6 +252,24 @@ static int bare(const struct fixture *f, const char *command, const char *argume
     if (output->status != 0)
         fprintf(stderr, "---- bare %s\n%s----\n", command, output->err);
     return output->status;
+}
+
+static void no_name_is_invented_or_lost(void **state)
+{
+    static const char *const drivers[] = {TEST_SIM, TEST_SIM "/variants/v11_0", TEST_SIM "/variants/v11_5"};
+    static struct child_output with, without;
+
+    for (size_t i = 0; i < sizeof(drivers) / sizeof(drivers[0]); i++) {
+        char path[512];
+        const char *more[] = {path, NULL, NULL};
+
+        snprintf(path, sizeof(path), "LD_LIBRARY_PATH=%s", drivers[i]);
+        assert_int_equal(bare(*state, "names", NULL, more, &with), 0);
+        more[1] = "LD_PRELOAD";
+        assert_int_equal(bare(*state, "names", NULL, more, &without), 0);
+        assert_true(with.out_length > ROWS);
+        assert_string_equal(with.out, without.out);
+    }
 }
 
 static void without_a_driver_names_exist_and_answer_no_device(void **state)
@@ -309,7 +303,7 @@ static void gap_stubs_keep_every_argument(void **state)
 
     assert_int_equal(bare(*state, "args", NULL, alone, &output), 0);
     assert_int_equal(bare(*state, "args", NULL, more, &output), 0);
-    assert_int_equal(count_lines(output.err, "cuGraphAddNode_v2 is not accounted"), 1);
+    assert_int_equal(count_lines(output.err, "cuGraphInstantiateWithParams is not accounted"), 1);
     assert_int_equal(count_lines(output.err, "cuMemCreate is not accounted"), 1);
 }
 
@@ -359,13 +353,13 @@ static void old_drivers_run(void **state)
 
 static const struct scenario scenarios[] = {
     SCENARIO(every_row_gets_what_the_table_says, NULL),
-    HIDDEN(print_what_is_there, NULL),
     SCENARIO(a_missing_name_is_missing_twice_with_its_error, NULL),
     SCENARIO(default_and_next_find_ours_first, "SCENARIO_BY=none"),
     SCENARIO(a_local_plugin_asks_from_its_own_place, "SCENARIO_BY=none"),
     SCENARIO(closed_and_opened_again_it_is_still_hooked, "SCENARIO_BY=none"),
     SCENARIO(sixty_four_threads_at_once, "SCENARIO_BY=none"),
     HIDDEN(allocate_once, NULL),
+    HIDDEN(only_finish, "SCENARIO_BY=none"),
 };
 
 static const struct CMUnitTest tests[] = {

@@ -50,7 +50,7 @@ byte charged[SLOTS], intent[SLOTS], ack[SLOTS], state[SLOTS];
 byte lock[SLOTS];      /* the kernel's: who holds it */
 byte held[PROCESSES];  /* what a process may use: set after a charge, taken off before a release */
 chan die[PROCESSES] = [0] of { bit };
-byte kills, finished;
+byte finished;
 
 inline check()
 {
@@ -370,13 +370,19 @@ inline drop_lock(p)
  * out here. */
 proctype killer()
 {
-end:
+    byte kills = KILLS;
+
     do
-    :: atomic { kills > 0 -> kills--; die[0]!0 }
-    :: atomic { kills > 0 -> kills--; die[1]!0 }
+    :: kills == 0 -> break
+    :: else ->
+end:    if
+        :: die[0]!0
+        :: die[1]!0
 #if PROCESSES == 3
-    :: atomic { kills > 0 -> kills--; die[2]!0 }
+        :: die[2]!0
 #endif
+        fi;
+        kills--
     od
 }
 
@@ -445,7 +451,6 @@ init
         :: else -> break
         od;
         d = 0;
-        kills = KILLS;
         /* the last slot's owner died holding something, or in the middle of a charge or a release */
         state[SLOTS - 1] = STATE(1, LIVE);
         if
@@ -455,6 +460,8 @@ init
            total = TOTAL(1, SLOTS - 1, 1)
         :: charged[SLOTS - 1] = CHARGED(1, 1); intent[SLOTS - 1] = INTENT(1, 2);
            total = TOTAL(2, SLOTS - 1, 2)
+        :: charged[SLOTS - 1] = CHARGED(0, 1); intent[SLOTS - 1] = INTENT(1, 2);
+           total = TOTAL(1, SLOTS - 1, 2)
         :: charged[SLOTS - 1] = CHARGED(1, 1); intent[SLOTS - 1] = INTENT(0 - 1, 2);
            total = TOTAL(0, SLOTS - 1, 2)
         fi;

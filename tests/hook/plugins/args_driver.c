@@ -15,7 +15,7 @@ int cuInit(unsigned flags);
 int cuCtxGetCurrent(void **context);
 int cuCtxGetDevice(int *device);
 const struct seen *args_seen(void);
-long cuGraphAddNode_v2(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
+long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
                        unsigned long f, unsigned long g, unsigned long h, unsigned long i, unsigned long j, double k,
                        double l, double m, double n, double o, double p, double q, double r, double s);
 unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d);
@@ -44,7 +44,7 @@ const struct seen *args_seen(void)
     return &seen;
 }
 
-long cuGraphAddNode_v2(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
+long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
                        unsigned long f, unsigned long g, unsigned long h, unsigned long i, unsigned long j, double k,
                        double l, double m, double n, double o, double p, double q, double r, double s)
 {

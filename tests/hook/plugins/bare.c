@@ -4,6 +4,7 @@
  *     bare quiet LIBRARY     loads LIBRARY, looks names up, says what the process has
  *     bare null              dlsym(handle, NULL)
  *     bare late PATH         loads the driver by PATH, allocates 2 GiB under whatever ceiling there is
+ *     bare names             one character a row of the table and a few others: 1 the driver has it, 0 not
  *     bare args              calls GAP entry points of plugins/args_driver.c
  * Exit status: 0, or the line of the check that failed (modulo 256).
  */
@@ -127,7 +128,7 @@ static int args(void)
     seen = (const struct seen *(*)(void))(uintptr_t)dlsym(driver, "args_seen");
     many = (long (*)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
                      unsigned long, unsigned long, unsigned long, unsigned long, double, double, double, double, double,
-                     double, double, double, double))(uintptr_t)dlsym(driver, "cuGraphAddNode_v2");
+                     double, double, double, double))(uintptr_t)dlsym(driver, "cuGraphInstantiateWithParams");
     four = (unsigned long (*)(unsigned long, unsigned long, unsigned long, unsigned long))(uintptr_t)dlsym(driver,
                                                                                                     "cuMemCreate");
     CHECK(seen != NULL && many != NULL && four != NULL);
@@ -154,6 +155,25 @@ static int args(void)
     return 0;
 }
 
+static int names(void)
+{
+    static const char *const all[] = {
+#define HOOK(base, since, suffix, rule) #base #suffix,
+#define HOOK_STREAM(base, since, suffix, rule) #base #suffix, #base #suffix "_ptsz",
+#define GAP(base, since, suffix, lost) #base #suffix,
+#define GAP_STREAM(base, since, suffix, lost) #base #suffix, #base #suffix "_ptsz",
+#define PASS(base, since, suffix, why) #base #suffix,
+#define PASS_STREAM(base, since, suffix, why) #base #suffix, #base #suffix "_ptsz",
+#include "preload/cuda_api.def"
+        "cuNoSuchThing", "cuMemAlloc_v3", "cuMemAlloc_v2_ptsz", "cu", "cuLaunchKernel", "cuMemcpy", "vcapsim_version"};
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+
+    CHECK(driver != NULL);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        putchar(dlsym(driver, all[i]) != NULL ? '1' : '0');
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "driverless") == 0)
@@ -162,6 +182,8 @@ int main(int argc, char **argv)
         return quiet(argv[2]);
     if (argc == 3 && strcmp(argv[1], "late") == 0)
         return late(argv[2]);
+    if (argc == 2 && strcmp(argv[1], "names") == 0)
+        return names();
     if (argc == 2 && strcmp(argv[1], "args") == 0)
         return args();
     if (argc == 2 && strcmp(argv[1], "null") == 0) {

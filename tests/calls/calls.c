@@ -1,0 +1,210 @@
+/*
+ * The frames and the rules.  What a call should cost is written here from the rules in words
+ * (reference/driver-api.md of the design), not from enforcer/rules.h.  VRAMCAP_CONTEXT_MIB is 16.
+ */
+#include "tests/calls/calls.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+
+#include "tests/support/fixture.h"
+
+extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
+
+#define CONTEXT (16 * MIB)
+#define CEILING (1024 * MIB)
+
+struct frame {
+    CUdeviceptr pointer;
+    CUdeviceptr_v1 old;
+    size_t bytes, rows, pitch, free, total;
+    unsigned old_pitch, old_free, old_total;
+    CUcontext context;
+    void *address;
+};
+
+enum rule {
+    RULE_INIT,
+    RULE_RESOLVER,
+    RULE_CHARGE_LINEAR,
+    RULE_CHARGE_PITCHED,
+    RULE_CHARGE_MANAGED,
+    RULE_RELEASE,
+    RULE_RELEASE_ASYNC,
+    RULE_CONTEXT_CREATE,
+    RULE_CONTEXT_DESTROY,
+    RULE_PRIMARY_RETAIN,
+    RULE_PRIMARY_RELEASE,
+    RULE_PRIMARY_RESET,
+    RULE_VIEW_INFO,
+    RULE_VIEW_TOTAL
+};
+
+struct call {
+    const char *symbol;
+    enum rule rule;
+    CUresult (*make)(struct frame *f);
+};
+
+#include "calls_table.inc"
+
+static uint64_t held(void)
+{
+    const char *path = getenv("VRAMCAP_LEDGER");
+    uint64_t bytes = access(path, F_OK) == 0 ? ledger_charged(path, 0) : 0;
+
+    return bytes == UINT64_MAX ? 0 : bytes; /* no row yet */
+}
+
+/* Everything that has to be there before the call.  0, or the driver's error. */
+static CUresult prepare(enum rule rule, struct frame *f)
+{
+    CUresult result = rule == RULE_INIT ? CUDA_SUCCESS : cuInit(0);
+
+    f->bytes = 5 * MIB + 3;
+    f->rows = 10000;
+    if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER || rule == RULE_CONTEXT_CREATE ||
+        rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
+        return result;
+    if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
+        result = cuDevicePrimaryCtxRetain(&f->context, 0);
+        if (result == CUDA_SUCCESS)
+            result = cuCtxSetCurrent(f->context);
+    } else {
+        result = cuCtxCreate_v2(&f->context, 0, 0);
+    }
+    if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
+        rule == RULE_CHARGE_MANAGED || rule == RULE_VIEW_INFO)
+        return result;
+    result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
+    if (result == CUDA_SUCCESS)
+        result = cuMemAlloc(&f->old, (unsigned)(8 * MIB));
+    return result;
+}
+
+static int64_t whole_pages(uint64_t bytes)
+{
+    return (int64_t)((bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB));
+}
+
+static int64_t expected(enum rule rule, const struct frame *f)
+{
+    switch (rule) {
+    case RULE_CHARGE_LINEAR:
+    case RULE_CHARGE_MANAGED:
+        return whole_pages(f->bytes);
+    case RULE_CHARGE_PITCHED:
+        return whole_pages((f->pitch != 0 ? f->pitch : f->old_pitch) * f->rows);
+    case RULE_RELEASE:
+    case RULE_RELEASE_ASYNC:
+        return -(int64_t)(8 * MIB);
+    case RULE_CONTEXT_CREATE:
+    case RULE_PRIMARY_RETAIN:
+        return (int64_t)CONTEXT;
+    case RULE_CONTEXT_DESTROY:
+    case RULE_PRIMARY_RELEASE:
+    case RULE_PRIMARY_RESET:
+        return -(int64_t)(CONTEXT + 16 * MIB);
+    default:
+        return 0;
+    }
+}
+
+static bool told_the_truth(enum rule rule, const struct frame *f)
+{
+    Dl_info where;
+
+    if (rule == RULE_RESOLVER)
+        return f->address != NULL && dladdr(f->address, &where) != 0 &&
+               strstr(where.dli_fname, "libvramcap.so") != NULL;
+    if (rule == RULE_VIEW_INFO)
+        return (f->total == CEILING && f->free == CEILING - CONTEXT) ||
+               (f->old_total == CEILING && f->old_free == CEILING - CONTEXT);
+    if (rule == RULE_VIEW_TOTAL)
+        return f->total == CEILING || f->old_total == CEILING;
+    return true;
+}
+
+static int make(const struct call *call)
+{
+    struct frame f;
+    CUresult result;
+    int64_t before, change;
+
+    memset(&f, 0, sizeof(f));
+    result = prepare(call->rule, &f);
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
+        return 3;
+    }
+    before = (int64_t)held();
+    result = call->make(&f);
+    change = (int64_t)held() - before;
+    if (result != CUDA_SUCCESS || change != expected(call->rule, &f) || !told_the_truth(call->rule, &f)) {
+        fprintf(stderr, "%s: gave %d, the ledger changed by %lld, not %lld\n", call->symbol, (int)result,
+                (long long)change, (long long)expected(call->rule, &f));
+        return 1;
+    }
+    return 0;
+}
+
+static void *thread_main(void *arg)
+{
+    return (void *)(intptr_t)make(arg);
+}
+
+static int in_thread(const struct call *call)
+{
+    pthread_t thread;
+    void *result;
+
+    if (pthread_create(&thread, NULL, thread_main, (void *)(uintptr_t)call) != 0)
+        return 4;
+    pthread_join(thread, &result);
+    return (int)(intptr_t)result;
+}
+
+static int in_child(const struct call *call)
+{
+    int status;
+    pid_t pid = fork(); /* before cuInit: after it a child of the driver is no more than its parent's shadow */
+
+    if (pid == 0)
+        _exit(make(call));
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return 4;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int calls_run(const char *symbol, const char *frame)
+{
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        if (strcmp(calls[i].symbol, symbol) != 0)
+            continue;
+        if (strcmp(frame, "thread") == 0)
+            return in_thread(&calls[i]);
+        if (strcmp(frame, "child") == 0)
+            return in_child(&calls[i]);
+        return make(&calls[i]);
+    }
+    return 2;
+}
+
+__attribute__((constructor)) static void at_load(void)
+{
+    const char *call = getenv("CALLS");
+    char symbol[128];
+
+    if (call == NULL || sscanf(call, "%127s", symbol) != 1)
+        return;
+    fflush(NULL);
+    _exit(calls_run(symbol, "constructor"));
+}
