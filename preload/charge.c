@@ -103,9 +103,10 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 }
 
 /* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno:
- * denied. */
+ * denied.  recorded: in and out, whether an audited refusal of this call has been counted and said.
+ */
 static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
-                  uint64_t *mine)
+                  uint64_t *mine, bool *recorded)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
@@ -120,8 +121,10 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
         if (!vcap_slot_renew())
             return -ESTALE;
     }
-    if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above))
+    if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above && !*recorded)) {
         refused(d, ordinal, row, bytes, rc == 0);
+        *recorded = true;
+    }
     return rc;
 }
 
@@ -130,7 +133,7 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
     enum vcap_mode mode = vcap_mode_now();
     int rc;
 
-    c->active = false;
+    c->active = c->above = false;
     c->context = NULL;
     c->ordinal = -1;
     c->row = row;
@@ -147,7 +150,7 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
         return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW ? CUDA_SUCCESS : vcap_deny(row);
     vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, row, bytes, false, &c->mine);
+    rc = charge(c->device, c->ordinal, row, bytes, false, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -185,7 +188,7 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &mine);
+        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &mine, &c->above);
 
         if (rc != 0)
             goto undo;
@@ -217,8 +220,9 @@ undo:
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force)
 {
     CUdevice ordinal = (CUdevice)(device - vcap_process.device);
+    bool recorded = false;
     uint64_t mine;
-    int rc = charge(device, ordinal, row, bytes, force, &mine);
+    int rc = charge(device, ordinal, row, bytes, force, &mine, &recorded);
 
     if (rc == 0)
         vcap_ledger_note_overhead(&vcap_process.ledger, device->gpu, (int64_t)bytes);

@@ -26,6 +26,7 @@ struct vcap_charge {
     CUcontext context;
     CUdevice ordinal;
     struct vcap_device *device;
+    bool above;     /* audit: it would have been refused, and that was recorded */
     uint64_t bytes; /* reserved */
     uint64_t mine;  /* the slot it was reserved in */
 };

@@ -100,6 +100,18 @@ void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_k
         vcap_overhead_release(&vcap_process.device[ordinal], overhead);
 }
 
+bool vcap_primary_is_known(CUdevice ordinal)
+{
+    const struct context *c, *next;
+    bool known = false;
+
+    pthread_mutex_lock(&lock);
+    HASH_ITER(hh, table, c, next)
+    known = known || (c->ordinal == ordinal && c->kind == VCAP_CONTEXT_PRIMARY);
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
 void vcap_context_met(CUcontext context, CUdevice ordinal)
 {
     uint64_t seen = __atomic_load_n(&removals, __ATOMIC_ACQUIRE), cost = vcap_context_cost();

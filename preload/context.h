@@ -27,6 +27,9 @@ uint64_t vcap_context_cost(void);
 void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind,
                         uint64_t overhead);
 
+/* Is there an entry for a device's primary context? */
+bool vcap_primary_is_known(CUdevice ordinal);
+
 /* A charging call found this context current: entered now if it was not known (retained behind the
  * hooks, by the runtime's own tables), its overhead booked without refusal. */
 void vcap_context_met(CUcontext context, CUdevice ordinal);
@@ -43,5 +46,6 @@ void vcap_context_charge_again(void);
 
 /* In a forked child: the contexts are the parent's. */
 void vcap_context_forget(void);
+void vcap_primaries_forget(void);
 
 #endif

@@ -74,10 +74,7 @@ struct link_map *vcap_elf_find(const char *soname)
     for (struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
         struct tables t;
 
-        /* the vdso's .dynamic is not relocated and its name is empty or linux-vdso: never asked for
-         */
-        if (read_tables(m, &t) && t.soname != NULL && m->l_name != NULL && m->l_name[0] == '/' &&
-            same(t.soname, soname))
+        if (read_tables(m, &t) && t.soname != NULL && same(t.soname, soname))
             return m;
     }
     return NULL;

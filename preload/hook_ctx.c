@@ -3,6 +3,7 @@
  * the overhead first and is refused if it has no room; a destroying call is looked at only after
  * the driver has answered, since only the driver knows whether it was the last reference.
  */
+#include <pthread.h>
 #include <string.h>
 
 #include "preload/charge.h"
@@ -137,24 +138,79 @@ static int primary_is_active(CUdevice dev)
     return active != 0;
 }
 
+/*
+ * Threads that retain a primary context at once make one context between them: the first reserves
+ * its cost, the others come along, and the first to succeed hands the reservation over to the table
+ * of contexts.
+ */
+static pthread_mutex_t retain_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    unsigned retaining; /* threads between begin and end */
+    uint64_t reserved;  /* bytes; 0 = nothing, or handed over */
+} primaries[VCAP_DEVICES_MAX];
+
+void vcap_primaries_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    memcpy(&retain_lock, &fresh, sizeof(fresh));
+    memset(primaries, 0, sizeof(primaries));
+}
+
+static CUresult retain_begin(CUdevice dev)
+{
+    struct vcap_device *device;
+    CUresult result = CUDA_SUCCESS;
+    uint64_t cost = 0;
+
+    pthread_mutex_lock(&retain_lock);
+    if (primaries[dev].retaining == 0 && !vcap_primary_is_known(dev)) {
+        result = reserve(dev, VCAP_ROW_cuDevicePrimaryCtxRetain, &device, &cost);
+        primaries[dev].reserved = device != NULL && result == CUDA_SUCCESS ? cost : 0;
+    }
+    primaries[dev].retaining += result == CUDA_SUCCESS;
+    pthread_mutex_unlock(&retain_lock);
+    return result;
+}
+
+static void retain_end(CUresult result, CUcontext context, CUdevice dev)
+{
+    struct vcap_device *device = vcap_device(dev);
+    uint64_t cost, left = 0;
+
+    pthread_mutex_lock(&retain_lock);
+    cost = primaries[dev].reserved;
+    if (result == CUDA_SUCCESS && context != NULL && cost != 0) {
+        primaries[dev].reserved = 0;
+        vcap_context_enter(context, dev, VCAP_CONTEXT_PRIMARY, cost);
+    }
+    if (--primaries[dev].retaining == 0) {
+        left = primaries[dev].reserved;
+        primaries[dev].reserved = 0;
+    }
+    pthread_mutex_unlock(&retain_lock);
+    if (left != 0 && device != NULL)
+        vcap_overhead_release(device, left);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && cost != 0 && device != NULL)
+        vcap_device_full(device, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, cost);
+}
+
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    struct vcap_device *device = NULL;
+    bool priced = vcap_context_cost() != 0 && dev >= 0 && dev < VCAP_DEVICES_MAX;
     CUcontext context = NULL;
-    uint64_t cost = 0;
     CUresult result = CUDA_SUCCESS;
 
     VCAP_ENTER(cuDevicePrimaryCtxRetain, (pctx, dev));
-    if (vcap_context_cost() != 0 && primary_is_active(dev) != 1)
-        result = reserve(dev, VCAP_ROW_cuDevicePrimaryCtxRetain, &device, &cost);
+    if (priced)
+        result = retain_begin(dev);
     if (result != CUDA_SUCCESS)
         return result;
     result = real.cuDevicePrimaryCtxRetain(pctx != NULL ? &context : NULL, dev);
-    result = created(result, context, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, device, cost,
-                     VCAP_CONTEXT_PRIMARY);
-    if (device == NULL && result == CUDA_SUCCESS && context != NULL &&
-        vcap_mode_now() != VCAP_MODE_DENY)
-        vcap_context_met(context, dev); /* active already, or without a cost */
+    if (priced)
+        retain_end(result, context, dev);
+    if (result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
+        vcap_context_met(context, dev);
     if (result == CUDA_SUCCESS && pctx != NULL)
         *pctx = context;
     return result;

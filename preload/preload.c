@@ -193,6 +193,7 @@ static enum vcap_mode set_up(void)
         vcap_process.ledger.pidns = vcap_pidns_inode();
         vcap_live_forget();
         vcap_context_forget();
+        vcap_primaries_forget();
         return mode_of(config);
     }
     if (!config_read) {

@@ -462,6 +462,8 @@ init
            total = TOTAL(2, SLOTS - 1, 2)
         :: charged[SLOTS - 1] = CHARGED(0, 1); intent[SLOTS - 1] = INTENT(1, 2);
            total = TOTAL(1, SLOTS - 1, 2)
+        :: charged[SLOTS - 1] = CHARGED(0, 1); intent[SLOTS - 1] = INTENT(2, 2);
+           total = TOTAL(2, SLOTS - 1, 2)
         :: charged[SLOTS - 1] = CHARGED(1, 1); intent[SLOTS - 1] = INTENT(0 - 1, 2);
            total = TOTAL(0, SLOTS - 1, 2)
         fi;
