@@ -82,10 +82,10 @@
     INT64_C(0x3fffffff) /* shared while joining, exclusive while making anew */
 #define VCAP_LF_LOCK_SLOT INT64_C(0x40000000) /* + slot number */
 
-/* header.flags */
-#define VCAP_LF_HOST_MADE 1u /* made by the host: only the host changes ceilings, never made anew  \
-                              */
-#define VCAP_LF_AUDIT 2u     /* with HOST_MADE: audit instead of enforce */
+/* header.flags.  HOST_MADE: only the host changes ceilings, and it is never made anew; AUDIT: with
+ * HOST_MADE, audit instead of enforce. */
+#define VCAP_LF_HOST_MADE 1u
+#define VCAP_LF_AUDIT 2u
 
 /* Where a ceiling came from (gpu.ceiling, low byte). */
 enum vcap_lf_source {

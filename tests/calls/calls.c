@@ -71,8 +71,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
 
     f->bytes = 5 * MIB + 3;
     f->rows = 10000;
-    if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER || rule == RULE_CONTEXT_CREATE ||
-        rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
+    if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER ||
+        rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
         return result;
     if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
         result = cuDevicePrimaryCtxRetain(&f->context, 0);
@@ -148,9 +148,10 @@ static int make(const struct call *call)
     before = (int64_t)held();
     result = call->make(&f);
     change = (int64_t)held() - before;
-    if (result != CUDA_SUCCESS || change != expected(call->rule, &f) || !told_the_truth(call->rule, &f)) {
-        fprintf(stderr, "%s: gave %d, the ledger changed by %lld, not %lld\n", call->symbol, (int)result,
-                (long long)change, (long long)expected(call->rule, &f));
+    if (result != CUDA_SUCCESS || change != expected(call->rule, &f) ||
+        !told_the_truth(call->rule, &f)) {
+        fprintf(stderr, "%s: gave %d, the ledger changed by %lld, not %lld\n", call->symbol,
+                (int)result, (long long)change, (long long)expected(call->rule, &f));
         return 1;
     }
     return 0;
@@ -175,7 +176,8 @@ static int in_thread(const struct call *call)
 static int in_child(const struct call *call)
 {
     int status;
-    pid_t pid = fork(); /* before cuInit: after it a child of the driver is no more than its parent's shadow */
+    pid_t pid = fork(); /* before cuInit: after it a child of the driver is no more than its
+                           parent's shadow */
 
     if (pid == 0)
         _exit(make(call));

@@ -1,6 +1,6 @@
 /*
- * calls_program SYMBOL FRAME, both also in CALLS=SYMBOL:FRAME for the constructor of calls.c, which runs
- * before this.
+ * calls_program SYMBOL FRAME, both also in CALLS=SYMBOL:FRAME for the constructor of calls.c, which
+ * runs before this.
  */
 #include "tests/calls/calls.h"
 

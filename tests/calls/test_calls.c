@@ -25,7 +25,8 @@ static void the_ledger_changes_as_the_rule_says(void **state)
     size_t number = (size_t)(uintptr_t)f->data;
     const char *symbol = symbols[number / FRAMES], *frame = frames[number % FRAMES];
     const char *argv[] = {TEST_CALLS, symbol, frame, NULL};
-    const char *extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", "VRAMCAP_CONTEXT_MIB=16", NULL, NULL};
+    const char *extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", "VRAMCAP_CONTEXT_MIB=16",
+                           NULL, NULL};
     static struct child_output output;
     char call[160];
 

@@ -72,13 +72,15 @@ unsigned journal_count(const char *symbol)
 static int inside(const char *name)
 {
     const struct scenario *scenario = find(name);
-    const char *how = getenv("SCENARIO_BY"), *ledger = getenv("VRAMCAP_TEST_LEDGER"), *sim = getenv("VRAMCAP_SIM_STATE");
+    const char *how = getenv("SCENARIO_BY"), *ledger = getenv("VRAMCAP_TEST_LEDGER"),
+               *sim = getenv("VRAMCAP_SIM_STATE");
 
     if (scenario == NULL || ledger == NULL || sim == NULL)
         return 2;
     snprintf(self.ledger, sizeof(self.ledger), "%s", ledger);
     snprintf(self.sim, sizeof(self.sim), "%s", sim);
-    snprintf(self.directory, sizeof(self.directory), "%.*s", (int)(strlen(ledger) - strlen("/ledger")), ledger);
+    snprintf(self.directory, sizeof(self.directory), "%.*s",
+             (int)(strlen(ledger) - strlen("/ledger")), ledger);
     if (how != NULL && strcmp(how, "none") != 0 && !test_api_bind(&api, how))
         return 3;
     return scenario->run();
@@ -102,7 +104,8 @@ static void add(struct words *w, const char *environment, const struct fixture *
         w->list[w->count++] = w->text + w->used;
         for (; *at != 0 && *at != ';'; at++) {
             if (*at == '@')
-                w->used += (size_t)snprintf(w->text + w->used, sizeof(w->text) - w->used, "%s", f->directory);
+                w->used += (size_t)snprintf(w->text + w->used, sizeof(w->text) - w->used, "%s",
+                                            f->directory);
             else
                 w->text[w->used++] = *at;
         }
@@ -123,8 +126,10 @@ static void gather(struct words *w, const struct fixture *f, const char *name, c
     char fixed[256];
 
     memset(w, 0, sizeof(*w));
-    snprintf(fixed, sizeof(fixed), "VRAMCAP_ENABLE=1;VRAMCAP_MEMORY_MIB=1024;VRAMCAP_TEST_LEDGER=@/ledger;SCENARIO_BY=%s",
-             ways[(fixture_draw()->seed + (uint32_t)(scenario - all)) % (sizeof(ways) / sizeof(ways[0]))]);
+    snprintf(fixed, sizeof(fixed),
+             "VRAMCAP_ENABLE=1;VRAMCAP_MEMORY_MIB=1024;VRAMCAP_TEST_LEDGER=@/ledger;SCENARIO_BY=%s",
+             ways[(fixture_draw()->seed + (uint32_t)(scenario - all)) %
+                  (sizeof(ways) / sizeof(ways[0]))]);
     add(w, fixed, f);
     add(w, scenario->environment, f);
     add(w, more, f);
@@ -139,7 +144,8 @@ static const char *program(void)
     return path;
 }
 
-void scenario_run(const struct fixture *f, const char *name, const char *more, struct child_output *output)
+void scenario_run(const struct fixture *f, const char *name, const char *more,
+                  struct child_output *output)
 {
     const char *argv[] = {program(), "--scenario", name, NULL};
     struct words w;
@@ -148,7 +154,8 @@ void scenario_run(const struct fixture *f, const char *name, const char *more, s
     child_run(f, argv, w.list, output);
 }
 
-bool scenario_start(const struct fixture *f, const char *name, const char *more, struct child *child)
+bool scenario_start(const struct fixture *f, const char *name, const char *more,
+                    struct child *child)
 {
     const char *argv[] = {program(), "--scenario", name, NULL};
     struct words w;
@@ -186,8 +193,11 @@ int scenario_main(int argc, char **argv, const struct scenario *list, size_t cou
         return 1;
     for (size_t i = 0; i < count; i++)
         if (!list[i].hidden)
-            run[used++] = (struct CMUnitTest){.name = list[i].name, .test_func = one_scenario, .setup_func = fixture_setup,
-                                              .teardown_func = fixture_teardown, .initial_state = (void *)(uintptr_t)&list[i]};
+            run[used++] = (struct CMUnitTest){.name = list[i].name,
+                                              .test_func = one_scenario,
+                                              .setup_func = fixture_setup,
+                                              .teardown_func = fixture_teardown,
+                                              .initial_state = (void *)(uintptr_t)&list[i]};
     for (size_t i = 0; i < test_count; i++) {
         run[used] = tests[i];
         run[used].setup_func = fixture_setup;

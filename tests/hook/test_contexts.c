@@ -7,19 +7,20 @@
 
 #define BIG (800 * MIB)
 
-/* 800 MiB in the current context, then `end`, then 800 MiB again in a context that `again` makes. */
-#define TWICE(again, end)                              \
-    do {                                               \
-        CUdeviceptr pointer_;                          \
-        OK(again);                                     \
-        OK(api.cuMemAlloc_v2(&pointer_, BIG));         \
-        REFUSED(api.cuMemAlloc_v2(&pointer_, BIG));    \
-        OK(end);                                       \
-        SAME(charged(0), 0);                           \
-        SAME(sim_alloc_bytes(&self, 0), 0);            \
-        OK(again);                                     \
-        OK(api.cuMemAlloc_v2(&pointer_, BIG));         \
-        SAME(charged(0), BIG);                         \
+/* 800 MiB in the current context, then `end`, then 800 MiB again in a context that `again` makes.
+ */
+#define TWICE(again, end)                                                                          \
+    do {                                                                                           \
+        CUdeviceptr pointer_;                                                                      \
+        OK(again);                                                                                 \
+        OK(api.cuMemAlloc_v2(&pointer_, BIG));                                                     \
+        REFUSED(api.cuMemAlloc_v2(&pointer_, BIG));                                                \
+        OK(end);                                                                                   \
+        SAME(charged(0), 0);                                                                       \
+        SAME(sim_alloc_bytes(&self, 0), 0);                                                        \
+        OK(again);                                                                                 \
+        OK(api.cuMemAlloc_v2(&pointer_, BIG));                                                     \
+        SAME(charged(0), BIG);                                                                     \
     } while (0)
 
 static CUcontext context;
@@ -146,7 +147,8 @@ static void *allocate(void *arg)
 {
     CUdeviceptr pointer;
 
-    if (api.cuCtxSetCurrent(arg) != CUDA_SUCCESS || api.cuMemAlloc_v2(&pointer, 400 * MIB) != CUDA_SUCCESS)
+    if (api.cuCtxSetCurrent(arg) != CUDA_SUCCESS ||
+        api.cuMemAlloc_v2(&pointer, 400 * MIB) != CUDA_SUCCESS)
         return NULL;
     return arg;
 }
@@ -347,9 +349,13 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_retain_that_fails_leaves_the_ledger_as_it_was,
              FIXED ";VRAMCAP_SIM_FAIL=cuDevicePrimaryCtxRetain:1:719,cuCtxCreate_v2:1:719"),
     SCENARIO(null_and_bad_devices_are_the_drivers, FIXED),
-    SCENARIO(two_threads_that_retain_at_once_are_charged_once, FIXED ";VRAMCAP_SIM_DELAY_US=cuDevicePrimaryCtxRetain:2000"),
-    {"two_threads_that_retain_at_once_both_fit_where_one_context_does", two_threads_that_retain_at_once_are_charged_once,
-     "VRAMCAP_CONTEXT_MIB=100;VRAMCAP_MEMORY_MIB=150;VRAMCAP_SIM_DELAY_US=cuDevicePrimaryCtxRetain:2000", false},
+    SCENARIO(two_threads_that_retain_at_once_are_charged_once,
+             FIXED ";VRAMCAP_SIM_DELAY_US=cuDevicePrimaryCtxRetain:2000"),
+    {"two_threads_that_retain_at_once_both_fit_where_one_context_does",
+     two_threads_that_retain_at_once_are_charged_once,
+     "VRAMCAP_CONTEXT_MIB=100;VRAMCAP_MEMORY_MIB=150;VRAMCAP_SIM_DELAY_US=cuDevicePrimaryCtxRetain:"
+     "2000",
+     false},
     SCENARIO(a_reset_then_use_again_is_charged_once, FIXED),
 };
 

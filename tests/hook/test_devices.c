@@ -97,9 +97,10 @@ static int the_lower_of_two_sources_holds(void)
 
 static void processes_with_different_ordinals_meet_at_the_uuid(void **state)
 {
-    static const char *const as_second[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR, NULL};
-    static const char *const as_first[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR, "CUDA_VISIBLE_DEVICES=1",
-                                           NULL};
+    static const char *const as_second[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR,
+                                            NULL};
+    static const char *const as_first[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", FOUR,
+                                           "CUDA_VISIBLE_DEVICES=1", NULL};
     const struct fixture *f = *state;
     struct child a, b;
 
@@ -142,18 +143,22 @@ static void a_processs_own_lower_ceiling_binds_it_alone(void **state)
     assert_int_equal(client_result(&b, "alloc 501m"), 2);
     assert_int_equal(client_result(&c, "alloc 1025m"), 2);
     assert_int_equal(client_result(&a, "alloc 600m"), 0);
-    assert_int_equal(client_result(&b, "alloc 10m"), 2); /* the container holds more than its own ceiling */
+    assert_int_equal(client_result(&b, "alloc 10m"),
+                     2); /* the container holds more than its own ceiling */
     assert_int_equal(client_result(&c, "alloc 424m"), 0);
     for (int i = 0; i < 3; i++)
         child_kill(all[i], SIGKILL);
 }
 
 static const struct scenario scenarios[] = {
-    SCENARIO(swapped_devices_keep_their_own_ceilings, FOUR ";CUDA_VISIBLE_DEVICES=2,0;VRAMCAP_MEMORY_MIB=0=512,1=1024"),
+    SCENARIO(swapped_devices_keep_their_own_ceilings,
+             FOUR ";CUDA_VISIBLE_DEVICES=2,0;VRAMCAP_MEMORY_MIB=0=512,1=1024"),
     SCENARIO(a_subset_of_devices_keeps_the_ceiling, FOUR ";CUDA_VISIBLE_DEVICES=3"),
     SCENARIO(an_allocation_lowers_free_on_its_own_device, FOUR ";CUDA_VISIBLE_DEVICES=1"),
-    SCENARIO(a_device_that_no_entry_names_has_no_ceiling, "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=1=1024"),
-    SCENARIO(the_mps_variable_alone_is_a_ceiling, "VRAMCAP_MEMORY_MIB;CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M"),
+    SCENARIO(a_device_that_no_entry_names_has_no_ceiling,
+             "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=1=1024"),
+    SCENARIO(the_mps_variable_alone_is_a_ceiling,
+             "VRAMCAP_MEMORY_MIB;CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M"),
     SCENARIO(the_lower_of_two_sources_holds, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M"),
 };
 

@@ -95,12 +95,18 @@ static void leaves_others_alone(const struct fixture *f, const char *variable)
 
 static void values_that_do_not_parse_are_errors(void **state)
 {
-    static const char *const values[] = {"VRAMCAP_MEMORY_MIB=abc",     "VRAMCAP_MEMORY_MIB=-1",
-                                         "VRAMCAP_MEMORY_MIB=1.5G",    "VRAMCAP_MEMORY_MIB=50%",
-                                         "VRAMCAP_MEMORY_MIB=0=1024,", "VRAMCAP_MEMORY_MIB=99999999999999999999",
-                                         "VRAMCAP_MEMORY_MIB=",        "VRAMCAP_ENABLE=yes",
-                                         "VRAMCAP_MANAGED=perhaps",    "VRAMCAP_CONTEXT_MIB=some",
-                                         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=\xe2\x80\x9d" "1G"};
+    static const char *const values[] = {"VRAMCAP_MEMORY_MIB=abc",
+                                         "VRAMCAP_MEMORY_MIB=-1",
+                                         "VRAMCAP_MEMORY_MIB=1.5G",
+                                         "VRAMCAP_MEMORY_MIB=50%",
+                                         "VRAMCAP_MEMORY_MIB=0=1024,",
+                                         "VRAMCAP_MEMORY_MIB=99999999999999999999",
+                                         "VRAMCAP_MEMORY_MIB=",
+                                         "VRAMCAP_ENABLE=yes",
+                                         "VRAMCAP_MANAGED=perhaps",
+                                         "VRAMCAP_CONTEXT_MIB=some",
+                                         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=\xe2\x80\x9d"
+                                         "1G"};
     const struct fixture *f = *state;
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
@@ -130,7 +136,8 @@ static void without_any_configuration_the_driver_is_untouched_and_silent(void **
 {
     static struct child_output output;
 
-    scenario_run(*state, "device_memory_is_the_drivers", "VRAMCAP_ENABLE;VRAMCAP_MEMORY_MIB", &output);
+    scenario_run(*state, "device_memory_is_the_drivers", "VRAMCAP_ENABLE;VRAMCAP_MEMORY_MIB",
+                 &output);
     assert_int_equal(output.status, 0);
     assert_string_equal(output.err, "");
     assert_int_equal(output.out_length, 0);
@@ -289,7 +296,8 @@ static void a_log_file_takes_the_lines(void **state)
     ssize_t got;
     int fd;
 
-    scenario_run(f, "device_memory_is_denied", "VRAMCAP_MEMORY_MIB;VRAMCAP_LOG_FILE=@/log", &output);
+    scenario_run(f, "device_memory_is_denied", "VRAMCAP_MEMORY_MIB;VRAMCAP_LOG_FILE=@/log",
+                 &output);
     assert_int_equal(output.status, 0);
     assert_string_equal(output.err, "");
     fd = open(fixture_path(f, "log"), O_RDONLY);

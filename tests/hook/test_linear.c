@@ -8,7 +8,8 @@
 
 static int sizes_are_charged_by_the_rule_and_given_back(void)
 {
-    static const size_t sizes[] = {1, 511, 512, 513, 1048575, 1048576, 1048577, 2097152, 2097153, 10 * MIB + 1};
+    static const size_t sizes[] = {1,       511,     512,     513,     1048575,
+                                   1048576, 1048577, 2097152, 2097153, 10 * MIB + 1};
 
     OK(begin(0));
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -243,9 +244,11 @@ static const struct scenario scenarios[] = {
     SCENARIO(null_and_unknown_pointers_go_to_the_driver, JOURNAL),
     SCENARIO(a_second_free_is_the_drivers_error_and_takes_nothing_off, NULL),
     SCENARIO(async_free_gives_a_linear_charge_back, NULL),
-    SCENARIO(a_free_on_another_devices_context_takes_off_the_right_device, "VRAMCAP_SIM_CARDS=2x24576"),
+    SCENARIO(a_free_on_another_devices_context_takes_off_the_right_device,
+             "VRAMCAP_SIM_CARDS=2x24576"),
     SCENARIO(a_free_that_fails_keeps_its_charge, "VRAMCAP_SIM_FAIL=cuMemFree_v2:1:719"),
-    SCENARIO(an_error_of_the_driver_leaves_no_charge_and_no_value, "VRAMCAP_SIM_FAIL=cuMemAlloc_v2:1:700"),
+    SCENARIO(an_error_of_the_driver_leaves_no_charge_and_no_value,
+             "VRAMCAP_SIM_FAIL=cuMemAlloc_v2:1:700"),
     SCENARIO(without_a_context_the_driver_answers, NULL),
     SCENARIO(threads_together_get_exactly_the_ceiling, NULL),
     SCENARIO(zero_means_no_device_memory_at_all, "VRAMCAP_MEMORY_MIB=0"),

@@ -1,5 +1,6 @@
 /*
- * cuMemAllocManaged: charged in full when it is allocated, or not at all with VRAMCAP_MANAGED=ignore.
+ * cuMemAllocManaged: charged in full when it is allocated, or not at all with
+ * VRAMCAP_MANAGED=ignore.
  */
 #include "tests/hook/scenario.h"
 

@@ -1,6 +1,7 @@
 /*
- * Audit, a full device below the ceiling, the driver's calls of itself, and what a hook must leave alone:
- * errno, signals, umask, locale, threads, descriptors, and the driver but for a few questions.
+ * Audit, a full device below the ceiling, the driver's calls of itself, and what a hook must leave
+ * alone: errno, signals, umask, locale, threads, descriptors, and the driver but for a few
+ * questions.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -44,7 +45,8 @@ static int audit_counts_a_pitched_allocation_once(void)
 
     OK(begin(0));
     OK(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
-    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 64 * 1024, 4)); /* 32 MiB at 512 bytes a row, 256 in the end */
+    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 64 * 1024,
+                              4)); /* 32 MiB at 512 bytes a row, 256 in the end */
     SAME(charged(0), 1280 * MIB);
     SAME(gpu_row(0).audit_refusals, 1);
     SAME(ledger_events(self.ledger, VCAP_LF_EVENT_AUDIT), 1);
@@ -119,12 +121,26 @@ static int errno_is_kept(void)
 
 static bool may_be_asked(const char *symbol)
 {
-    /* what reference/driver-api.md allows and these families need, then what this scenario calls itself */
-    static const char *const names[] = {
-        "cuCtxGetCurrent", "cuCtxGetDevice",   "cuDeviceGetUuid",    "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxGetState",
-        "cuDeviceTotalMem_v2", "cuInit",       "cuCtxCreate_v2",     "cuCtxDestroy_v2",    "cuMemAlloc_v2",
-        "cuMemFree_v2",    "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemGetInfo_v2",
-        "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuGetProcAddress_v2", "cuGetProcAddress"};
+    /* what reference/driver-api.md allows and these families need, then what this scenario calls
+     * itself */
+    static const char *const names[] = {"cuCtxGetCurrent",
+                                        "cuCtxGetDevice",
+                                        "cuDeviceGetUuid",
+                                        "cuDeviceGetUuid_v2",
+                                        "cuDevicePrimaryCtxGetState",
+                                        "cuDeviceTotalMem_v2",
+                                        "cuInit",
+                                        "cuCtxCreate_v2",
+                                        "cuCtxDestroy_v2",
+                                        "cuMemAlloc_v2",
+                                        "cuMemFree_v2",
+                                        "cuMemAllocPitch_v2",
+                                        "cuMemAllocManaged",
+                                        "cuMemGetInfo_v2",
+                                        "cuDevicePrimaryCtxRetain",
+                                        "cuDevicePrimaryCtxRelease_v2",
+                                        "cuGetProcAddress_v2",
+                                        "cuGetProcAddress"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(symbol, names[i]) == 0)
@@ -251,7 +267,8 @@ static void a_refusal_is_one_line_that_says_why(void **state)
     assert_int_equal(output.status, 0);
     assert_int_equal(output.out_length, 0);
     assert_int_equal(count_lines(output.err, NULL), 1);
-    assert_non_null(strstr(output.err, "vramcap: refused cuMemAlloc_v2 of 1536.0 MiB on GPU 0 (GPU-"));
+    assert_non_null(
+        strstr(output.err, "vramcap: refused cuMemAlloc_v2 of 1536.0 MiB on GPU 0 (GPU-"));
     assert_non_null(strstr(output.err, "): container holds 1000.0 of 1024.0 MiB in 1 process\n"));
 }
 
@@ -263,7 +280,8 @@ static void an_audited_refusal_says_so(void **state)
     scenario_run(f, "grant_and_refuse", "VRAMCAP_ENABLE=audit", &output);
     assert_int_equal(output.status, 0);
     assert_int_equal(count_lines(output.err, NULL), 1);
-    assert_non_null(strstr(output.err, "vramcap: would have refused cuMemAlloc_v2 of 1536.0 MiB on GPU 0"));
+    assert_non_null(
+        strstr(output.err, "vramcap: would have refused cuMemAlloc_v2 of 1536.0 MiB on GPU 0"));
 }
 
 static void a_full_device_says_so(void **state)
@@ -279,7 +297,8 @@ static void a_full_device_says_so(void **state)
 
 static void refusals_in_a_row_are_counted_but_said_few_times(void **state)
 {
-    static const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=64", "VRAMCAP_LOG_FILE", NULL};
+    static const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=64",
+                                        "VRAMCAP_LOG_FILE", NULL};
     const struct fixture *f = *state;
     struct vcap_snapshot_gpu gpu;
     char text[8192];
@@ -301,15 +320,19 @@ static void refusals_in_a_row_are_counted_but_said_few_times(void **state)
 }
 
 static const struct scenario scenarios[] = {
-    SCENARIO(audit_lets_everything_through_and_records_it, "VRAMCAP_ENABLE=audit;VRAMCAP_SIM_PITCH=512"),
+    SCENARIO(audit_lets_everything_through_and_records_it,
+             "VRAMCAP_ENABLE=audit;VRAMCAP_SIM_PITCH=512"),
     SCENARIO(audit_counts_a_pitched_allocation_once, "VRAMCAP_ENABLE=audit;VRAMCAP_SIM_PITCH=4096"),
     HIDDEN(grant_and_refuse, NULL),
     SCENARIO(the_device_fills_below_the_ceiling,
              "VRAMCAP_SIM_CARDS=1000;VRAMCAP_SIM_CONTEXT_MIB=64;VRAMCAP_MEMORY_MIB=4096"),
-    SCENARIO(the_drivers_calls_of_itself_are_charged_once, "VRAMCAP_SIM_INNER=1;VRAMCAP_CONTEXT_MIB=50"),
+    SCENARIO(the_drivers_calls_of_itself_are_charged_once,
+             "VRAMCAP_SIM_INNER=1;VRAMCAP_CONTEXT_MIB=50"),
     SCENARIO(errno_is_kept, NULL),
-    {"errno_is_kept_when_the_log_cannot_be_written", errno_is_kept, "VRAMCAP_LOG_FILE=/nonexistent/log", false},
-    SCENARIO(the_driver_is_asked_only_what_is_allowed, "VRAMCAP_SIM_JOURNAL=@/journal;VRAMCAP_CONTEXT_MIB=10"),
+    {"errno_is_kept_when_the_log_cannot_be_written", errno_is_kept,
+     "VRAMCAP_LOG_FILE=/nonexistent/log", false},
+    SCENARIO(the_driver_is_asked_only_what_is_allowed,
+             "VRAMCAP_SIM_JOURNAL=@/journal;VRAMCAP_CONTEXT_MIB=10"),
     SCENARIO(the_process_is_left_as_it_was, NULL),
     SCENARIO(a_storm_of_signals_changes_nothing, NULL),
 };

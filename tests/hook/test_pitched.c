@@ -56,7 +56,8 @@ static int a_difference_without_room_is_given_back_and_refused(void)
     SAME(journal_count("cuMemAllocPitch_v2"), 1);
     SAME(journal_count("cuMemFree_v2"), 1);
     OK(api.cuMemAlloc_v2(&pointer, 900 * MIB));
-    REFUSED(api.cuMemAllocPitch(&old, &old_pitch, 4, 32 * 1024, 4)); /* 16 MiB at least, 128 in the end */
+    REFUSED(api.cuMemAllocPitch(&old, &old_pitch, 4, 32 * 1024,
+                                4)); /* 16 MiB at least, 128 in the end */
     SAME(old, 0x77);
     SAME(old_pitch, 0x55);
     SAME(charged(0), 900 * MIB);
@@ -107,11 +108,15 @@ static int null_outputs_and_bad_arguments_are_the_drivers(void)
 #define JOURNAL "VRAMCAP_SIM_JOURNAL=@/journal"
 
 static const struct scenario scenarios[] = {
-    SCENARIO(thin_rows_are_charged_at_the_drivers_pitch, "VRAMCAP_MEMORY_MIB=8192;VRAMCAP_SIM_PITCH=512"),
+    SCENARIO(thin_rows_are_charged_at_the_drivers_pitch,
+             "VRAMCAP_MEMORY_MIB=8192;VRAMCAP_SIM_PITCH=512"),
     SCENARIO(both_abis_are_charged_alike, "VRAMCAP_SIM_PITCH=512"),
-    {"both_abis_are_charged_alike_at_1024", both_abis_are_charged_alike, "VRAMCAP_SIM_PITCH=1024", false},
-    {"both_abis_are_charged_alike_at_4096", both_abis_are_charged_alike, "VRAMCAP_SIM_PITCH=4096", false},
-    SCENARIO(a_difference_without_room_is_given_back_and_refused, JOURNAL ";VRAMCAP_SIM_PITCH=4096"),
+    {"both_abis_are_charged_alike_at_1024", both_abis_are_charged_alike, "VRAMCAP_SIM_PITCH=1024",
+     false},
+    {"both_abis_are_charged_alike_at_4096", both_abis_are_charged_alike, "VRAMCAP_SIM_PITCH=4096",
+     false},
+    SCENARIO(a_difference_without_room_is_given_back_and_refused,
+             JOURNAL ";VRAMCAP_SIM_PITCH=4096"),
     SCENARIO(rows_that_cannot_fit_are_refused_before_the_driver, JOURNAL),
     SCENARIO(null_outputs_and_bad_arguments_are_the_drivers, NULL),
 };

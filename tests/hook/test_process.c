@@ -92,8 +92,8 @@ static int a_childs_free_takes_nothing_off_the_parent(void)
 
 static int exec_self_again(void)
 {
-    char *const argv[] = {(char *)(uintptr_t)"test", (char *)(uintptr_t)"--scenario", (char *)(uintptr_t)"ten_mebibytes",
-                          NULL};
+    char *const argv[] = {(char *)(uintptr_t) "test", (char *)(uintptr_t) "--scenario",
+                          (char *)(uintptr_t) "ten_mebibytes", NULL};
     CUdeviceptr pointer;
 
     OK(begin(0));
@@ -111,7 +111,8 @@ static bool write_state(int32_t slot, uint64_t word)
     int fd = open(self.ledger, O_RDWR);
     bool ok = fd >= 0 && read(fd, &header, sizeof(header)) == (ssize_t)sizeof(header) &&
               pwrite(fd, &word, sizeof(word),
-                     (off_t)(header.slot_offset + (uint32_t)slot * header.slot_stride)) == (ssize_t)sizeof(word);
+                     (off_t)(header.slot_offset + (uint32_t)slot * header.slot_stride)) ==
+                  (ssize_t)sizeof(word);
 
     if (fd >= 0)
         close(fd);
@@ -132,7 +133,8 @@ static int32_t my_slot(void)
     return slot;
 }
 
-/* The whole file's tables as they were before anybody charged: what a host that resets it leaves. */
+/* The whole file's tables as they were before anybody charged: what a host that resets it leaves.
+ */
 static bool forget_charges(int32_t slot)
 {
     struct vcap_lf_header header;
@@ -143,7 +145,8 @@ static bool forget_charges(int32_t slot)
 
     memset(&cell, 0, sizeof(cell));
     for (uint32_t g = 0; ok && g < header.gpu_count; g++) {
-        off_t at = (off_t)(header.cell_offset + ((uint32_t)slot * header.gpu_count + g) * header.cell_stride);
+        off_t at = (off_t)(header.cell_offset +
+                           ((uint32_t)slot * header.gpu_count + g) * header.cell_stride);
         off_t row = (off_t)(header.gpu_offset + g * header.gpu_stride);
 
         ok = pwrite(fd, &cell, sizeof(cell), at) == (ssize_t)sizeof(cell) &&
@@ -220,7 +223,8 @@ static void a_lost_slot_is_said_once(void **state)
 {
     static struct child_output output;
 
-    scenario_run(*state, "a_slot_taken_away_is_replaced_and_its_charges_booked_again", NULL, &output);
+    scenario_run(*state, "a_slot_taken_away_is_replaced_and_its_charges_booked_again", NULL,
+                 &output);
     assert_int_equal(output.status, 0);
     assert_int_equal(count_lines(output.err, "slot"), 1);
 }

@@ -8,8 +8,8 @@
 
 #include "tests/hook/scenario.h"
 
-static const char *const with[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", "VRAMCAP_LEDGER", "VRAMCAP_LOG=debug",
-                                   NULL};
+static const char *const with[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", "VRAMCAP_LEDGER",
+                                   "VRAMCAP_LOG=debug", NULL};
 static const char *const without[] = {"LD_PRELOAD", NULL};
 
 static unsigned files_in(const char *path)
@@ -19,7 +19,8 @@ static unsigned files_in(const char *path)
     const struct dirent *entry;
 
     while (directory != NULL && (entry = readdir(directory)) != NULL)
-        count += strncmp(entry->d_name, "vramcap-", 8) == 0 && strncmp(entry->d_name, "vramcap-sim", 11) != 0;
+        count += strncmp(entry->d_name, "vramcap-", 8) == 0 &&
+                 strncmp(entry->d_name, "vramcap-sim", 11) != 0;
     if (directory != NULL)
         closedir(directory);
     return count;
@@ -65,15 +66,16 @@ static void a_failing_ls_is_the_same(void **state)
 
 static void a_shell_with_children_is_the_same(void **state)
 {
-    static const char *const argv[] = {"/bin/bash", "-c", "echo a; (echo b); ls / | wc -l; ulimit -n; echo c >&2; exit 3",
-                                       NULL};
+    static const char *const argv[] = {
+        "/bin/bash", "-c", "echo a; (echo b); ls / | wc -l; ulimit -n; echo c >&2; exit 3", NULL};
 
     foreign(state, argv);
 }
 
 static void python_is_the_same(void **state)
 {
-    static const char *const argv[] = {"/usr/bin/python3", "-c", "import ctypes, os; print(len(os.listdir('/proc/self/fd')))",
+    static const char *const argv[] = {"/usr/bin/python3", "-c",
+                                       "import ctypes, os; print(len(os.listdir('/proc/self/fd')))",
                                        NULL};
 
     foreign(state, argv);

@@ -166,7 +166,8 @@ static bool set_ceiling(const char *path, uint64_t bytes)
     FILE *file = fopen(path, "r+");
     uint64_t word = vcap_lf_ceiling(bytes / VCAP_LF_UNIT_BYTES, VCAP_LF_SOURCE_HOST);
     bool ok = file != NULL && fread(&header, sizeof(header), 1, file) == 1 &&
-              fseek(file, (long)(header.gpu_offset + offsetof(struct vcap_lf_gpu, ceiling)), SEEK_SET) == 0 &&
+              fseek(file, (long)(header.gpu_offset + offsetof(struct vcap_lf_gpu, ceiling)),
+                    SEEK_SET) == 0 &&
               fwrite(&word, sizeof(word), 1, file) == 1;
 
     if (file != NULL && fclose(file) != 0)
@@ -205,7 +206,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(passive_is_untouched, "VRAMCAP_ENABLE=0"),
     {"audit_is_untouched", passive_is_untouched, "VRAMCAP_ENABLE=audit", false},
     SCENARIO(old_views_saturate_above_four_gibibytes, "VRAMCAP_MEMORY_MIB=8192"),
-    SCENARIO(the_view_is_of_the_current_contexts_device, "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=0=1024,1=512"),
+    SCENARIO(the_view_is_of_the_current_contexts_device,
+             "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=0=1024,1=512"),
 };
 
 static const struct CMUnitTest tests[] = {

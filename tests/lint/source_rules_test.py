@@ -15,7 +15,8 @@ PRIVATE = "/wo" + "rk/x"
 CASES = [
     ("driver_only_through_real", "preload/hook_mem.c",
      "static int f(void)\n{\n    return cuMemAlloc_v2(0, 1);\n}\n",
-     "CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)\n{\n    return real.cuMemAlloc_v2(p, n);\n}\n"),
+     "CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n)\n{\n    return real.cuMemAlloc_v2(p, n) + vcap_own.cuInit(0);\n"
+     "}\n"),
     ("driver_only_through_real", "preload/hook_mem.c",
      "#define FREE(p) \\\n    cuMemFree_v2(p)\n", "/* cuMemFree_v2(p) */\nint cuMemFree_v2(int p);\n"),
     ("driver_only_through_real", "preload/hook_nvml.c",

@@ -41,8 +41,8 @@ def look(tidy, version, root, cache, entry):
     expanded = subprocess.run([os.environ.get("CC", "cc"), *flags, "-E", "-P", entry["file"]],
                               cwd=entry["directory"], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False).stdout
-    with open(os.path.join(root, ".clang-tidy"), "rb") as f:
-        checks = f.read()
+    checks = subprocess.run([tidy, "--dump-config", entry["file"]], cwd=root,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     with open(entry["file"], "rb") as f:
         text = f.read()  # with the comments, for NOLINT is one
     key = hashlib.sha256(b"\0".join([version, checks, text, repr(flags).encode(), expanded]))

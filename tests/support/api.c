@@ -31,7 +31,7 @@ static bool by_dlsym(struct test_api *api)
 
     if (handle == NULL)
         return false;
-#define F(base, since, suffix) \
+#define F(base, since, suffix)                                                                     \
     api->base##suffix = (PFN_##base##_v##since)(uintptr_t)dlsym(handle, #base #suffix);
 #include "tests/support/api.def"
     return true;
@@ -46,10 +46,10 @@ static bool by_getproc(struct test_api *api)
         get = (PFN_cuGetProcAddress_v12000)(uintptr_t)dlsym(handle, "cuGetProcAddress_v2");
     if (get == NULL)
         return false;
-#define F(base, since, suffix)                                                    \
-    found = NULL;                                                                 \
-    api->base##suffix = get(#base, &found, since, 0, NULL) == CUDA_SUCCESS        \
-                            ? (PFN_##base##_v##since)(uintptr_t)found             \
+#define F(base, since, suffix)                                                                     \
+    found = NULL;                                                                                  \
+    api->base##suffix = get(#base, &found, since, 0, NULL) == CUDA_SUCCESS                         \
+                            ? (PFN_##base##_v##since)(uintptr_t)found                              \
                             : NULL;
 #include "tests/support/api.def"
     return true;

@@ -1,33 +1,26 @@
 /*
- * vramcap_client --by=link|dlsym|getproc: a CUDA program on a string.  One command a line on standard
- * input, one answer a line on standard output; an answer begins with the CUresult (a number), "?" for a
- * command that is not understood.  Ends with status 0 at `exit` or end of input.
+ * vramcap_client --by=link|dlsym|getproc: a CUDA program on a string.  One command a line on
+ * standard input, one answer a line on standard output; an answer begins with the CUresult (a
+ * number), "?" for a command that is not understood.  Ends with status 0 at `exit` or end of input.
  *
  *     init                                   RESULT
- *     ctx create DEVICE [1|2|3|4]            RESULT      cuCtxCreate of that ABI (2), becomes current
- *     ctx destroy [1|2]                      RESULT      the current one
- *     ctx detach                             RESULT
- *     ctx use NUMBER                         RESULT      contexts by order of creation, from 0
- *     primary retain DEVICE                  RESULT      becomes current
- *     primary release DEVICE [1|2]           RESULT
+ *     ctx create DEVICE [1|2|3|4]            RESULT      cuCtxCreate of that ABI (2), becomes
+ * current ctx destroy [1|2]                      RESULT      the current one ctx detach RESULT ctx
+ * use NUMBER                         RESULT      contexts by order of creation, from 0 primary
+ * retain DEVICE                  RESULT      becomes current primary release DEVICE [1|2] RESULT
  *     primary reset DEVICE [1|2]             RESULT
- *     alloc SIZE  alloc_v1 SIZE  managed SIZE    RESULT HANDLE      sizes in bytes or with k, m, g behind
- *     pitch WIDTH HEIGHT                     RESULT HANDLE PITCH
- *     free HANDLE [v1|v2|async]              RESULT
- *     info [1|2]                             RESULT FREE TOTAL
- *     total DEVICE [1|2]                     RESULT TOTAL
- *     fill SIZE [linear|pitch|managed]       RESULT COUNT   allocates until refused; the last result
- *     drop                                   RESULT COUNT   frees what fill took
- *     threads N SIZE ROUNDS [linear|pitch|managed]
- *                                            RESULT GRANTED REFUSED   N threads allocate to the brim and free,
- *                                            ROUNDS times; RESULT is the first that was neither 0 nor 2
- *     barrier FD                             0           waits until FD's other end is closed
- *     errno VALUE SIZE                       RESULT ERRNO   errno set to VALUE, one alloc, errno after it
- *     fork COMMAND [; COMMAND ...]           the answers of the child, joined by "; "
- *     spawn IN OUT                           0 PID       a forked child serves the FIFOs IN and OUT
- *     sleep MILLISECONDS                     0
- *     pid                                    0 PID
- *     exit
+ *     alloc SIZE  alloc_v1 SIZE  managed SIZE    RESULT HANDLE      sizes in bytes or with k, m, g
+ * behind pitch WIDTH HEIGHT                     RESULT HANDLE PITCH free HANDLE [v1|v2|async]
+ * RESULT info [1|2]                             RESULT FREE TOTAL total DEVICE [1|2] RESULT TOTAL
+ *     fill SIZE [linear|pitch|managed]       RESULT COUNT   allocates until refused; the last
+ * result drop                                   RESULT COUNT   frees what fill took threads N SIZE
+ * ROUNDS [linear|pitch|managed] RESULT GRANTED REFUSED   N threads allocate to the brim and free,
+ *                                            ROUNDS times; RESULT is the first that was neither 0
+ * nor 2 barrier FD                             0           waits until FD's other end is closed
+ *     errno VALUE SIZE                       RESULT ERRNO   errno set to VALUE, one alloc, errno
+ * after it fork COMMAND [; COMMAND ...]           the answers of the child, joined by "; " spawn IN
+ * OUT                           0 PID       a forked child serves the FIFOs IN and OUT sleep
+ * MILLISECONDS                     0 pid                                    0 PID exit
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -148,9 +141,11 @@ static int primary_command(char **word)
         return remembered(result, context);
     }
     if (is(word[1], "release"))
-        return (int)(old ? api.cuDevicePrimaryCtxRelease(device) : api.cuDevicePrimaryCtxRelease_v2(device));
+        return (int)(old ? api.cuDevicePrimaryCtxRelease(device)
+                         : api.cuDevicePrimaryCtxRelease_v2(device));
     if (is(word[1], "reset"))
-        return (int)(old ? api.cuDevicePrimaryCtxReset(device) : api.cuDevicePrimaryCtxReset_v2(device));
+        return (int)(old ? api.cuDevicePrimaryCtxReset(device)
+                         : api.cuDevicePrimaryCtxReset_v2(device));
     return -1;
 }
 
@@ -160,7 +155,8 @@ static CUresult allocate(const char *kind, size_t size, CUdeviceptr *pointer)
 
     if (is(kind, "managed"))
         return api.cuMemAllocManaged(pointer, size, CU_MEM_ATTACH_GLOBAL);
-    if (is(kind, "pitch")) /* rows of 4096 bytes: the pitch is the width with every setting of the simulator */
+    if (is(kind, "pitch")) /* rows of 4096 bytes: the pitch is the width with every setting of the
+                              simulator */
         return api.cuMemAllocPitch_v2(pointer, &pitch, 4096, size / 4096, 4);
     return api.cuMemAlloc_v2(pointer, size);
 }
@@ -291,7 +287,8 @@ static void memory_command(struct answer *a, char **word)
         if (is(word[2], "v1"))
             result = api.cuMemFree((CUdeviceptr_v1)pointer);
         else
-            result = is(word[2], "async") ? api.cuMemFreeAsync(pointer, NULL) : api.cuMemFree_v2(pointer);
+            result = is(word[2], "async") ? api.cuMemFreeAsync(pointer, NULL)
+                                          : api.cuMemFree_v2(pointer);
         say(a, "%d", (int)result);
     } else if (is(word[0], "info") && is(word[1], "1")) {
         result = api.cuMemGetInfo(&free_old, &total_old);
@@ -306,7 +303,8 @@ static void memory_command(struct answer *a, char **word)
         result = api.cuDeviceTotalMem_v2(&total, atoi(word[1]));
         say(a, "%d %zu", (int)result, total);
     } else {
-        result = allocate(is(word[0], "managed") ? "managed" : "linear", size_of(word[1]), &pointer);
+        result =
+            allocate(is(word[0], "managed") ? "managed" : "linear", size_of(word[1]), &pointer);
         say(a, "%d 0x%llx", (int)result, pointer);
     }
 }
@@ -328,7 +326,8 @@ static void in_child(struct answer *a, char *commands)
 
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         a->length = 0;
-        for (char *one = strtok_r(commands, ";", &save); one != NULL; one = strtok_r(NULL, ";", &save)) {
+        for (char *one = strtok_r(commands, ";", &save); one != NULL;
+             one = strtok_r(NULL, ";", &save)) {
             if (a->length > 0)
                 say(a, "; ");
             execute(one, a);
@@ -389,7 +388,8 @@ static bool execute(char *line, struct answer *a)
         in_child(a, line + 5);
         return true;
     }
-    for (char *one = strtok_r(line, " ", &save); one != NULL && words < WORDS; one = strtok_r(NULL, " ", &save))
+    for (char *one = strtok_r(line, " ", &save); one != NULL && words < WORDS;
+         one = strtok_r(NULL, " ", &save))
         word[words++] = one;
     if (is(word[0], "exit"))
         return false;
@@ -416,9 +416,9 @@ static bool execute(char *line, struct answer *a)
     else if (is(word[0], "spawn") && words == 3)
         spawn(a, word);
     else if (is(word[0], "info") ||
-             (words >= 2 && (is(word[0], "alloc") || is(word[0], "alloc_v1") || is(word[0], "managed") ||
-                             is(word[0], "pitch") || is(word[0], "free") || is(word[0], "total") ||
-                             is(word[0], "errno"))))
+             (words >= 2 && (is(word[0], "alloc") || is(word[0], "alloc_v1") ||
+                             is(word[0], "managed") || is(word[0], "pitch") ||
+                             is(word[0], "free") || is(word[0], "total") || is(word[0], "errno"))))
         memory_command(a, word);
     else
         say(a, "?");

@@ -1,6 +1,6 @@
 /*
- * Directories, environments, children.  Children are started with fork and exec, in a process group of
- * their own, with SIGKILL as their parent-death signal; deadlines are by the monotonic clock.
+ * Directories, environments, children.  Children are started with fork and exec, in a process group
+ * of their own, with SIGKILL as their parent-death signal; deadlines are by the monotonic clock.
  */
 #include "tests/support/fixture.h"
 
@@ -42,8 +42,9 @@ const struct fixture_draw *fixture_draw(void)
     if (drawn)
         return &draw;
     clock_gettime(CLOCK_REALTIME, &now);
-    draw.seed = given != NULL && given[0] != 0 ? (uint32_t)strtoul(given, NULL, 10)
-                                               : (uint32_t)(now.tv_nsec / 1000) ^ (uint32_t)getpid() << 16;
+    draw.seed = given != NULL && given[0] != 0
+                    ? (uint32_t)strtoul(given, NULL, 10)
+                    : (uint32_t)(now.tv_nsec / 1000) ^ (uint32_t)getpid() << 16;
     bits = (draw.seed ^ draw.seed >> 16) * 0x9e3779b1u;
     draw.page_kib = (bits & 1) != 0 ? 64 : 2048;
     draw.pitch = pitches[(bits >> 8) % 3];
@@ -68,8 +69,8 @@ int fixture_setup(void **state)
     if (f == NULL)
         return -1;
     if (!said)
-        fprintf(stderr, "VRAMCAP_TEST_SEED=%u (simulator: page %u KiB, pitch %u, context %u MiB)\n", draw->seed,
-                draw->page_kib, draw->pitch, draw->context_mib);
+        fprintf(stderr, "VRAMCAP_TEST_SEED=%u (simulator: page %u KiB, pitch %u, context %u MiB)\n",
+                draw->seed, draw->page_kib, draw->pitch, draw->context_mib);
     said = true;
     f->data = *state;
     snprintf(f->directory, sizeof(f->directory), "/tmp/vramcap-test-XXXXXX");
@@ -143,7 +144,8 @@ static void put(struct block *b, const char *name, const char *value)
 
 static bool is_ours(const char *entry)
 {
-    static const char *const families[] = {"VRAMCAP_", "CUDA_", "LD_", "ASAN_", "TSAN_", "UBSAN_", "LSAN_"};
+    static const char *const families[] = {"VRAMCAP_", "CUDA_",  "LD_",  "ASAN_",
+                                           "TSAN_",    "UBSAN_", "LSAN_"};
 
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strncmp(entry, families[i], strlen(families[i])) == 0)
@@ -205,15 +207,16 @@ char **fixture_environment(const struct fixture *f, const char *const *extra)
         else
             put(&b, name, equals == NULL ? NULL : equals + 1);
     }
-    snprintf(preload, sizeof(preload), "%s%s%s%s%s", TEST_RUNTIME, TEST_RUNTIME[0] != 0 ? ":" : "", front,
-             library, behind);
+    snprintf(preload, sizeof(preload), "%s%s%s%s%s", TEST_RUNTIME, TEST_RUNTIME[0] != 0 ? ":" : "",
+             front, library, behind);
     put(&b, "LD_PRELOAD", preload);
     return b.list;
 }
 
 /* ---- children ---- */
 
-bool child_start(struct child *c, const struct fixture *f, const char *const *argv, const char *const *extra)
+bool child_start(struct child *c, const struct fixture *f, const char *const *argv,
+                 const char *const *extra)
 {
     static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPIPE};
     char **environment = fixture_environment(f, extra);
@@ -352,7 +355,8 @@ void child_run(const struct fixture *f, const char *const *argv, const char *con
 
             if (ends[i].fd < 0 || ends[i].revents == 0)
                 continue;
-            got = room > 0 ? read(ends[i].fd, text[i] + length[i], room) : read(ends[i].fd, rest, sizeof(rest));
+            got = room > 0 ? read(ends[i].fd, text[i] + length[i], room)
+                           : read(ends[i].fd, rest, sizeof(rest));
             if (got <= 0)
                 ends[i].fd = -1;
             else if (room > 0)
@@ -380,7 +384,8 @@ unsigned count_lines(const char *text, const char *with)
 
 /* ---- the client ---- */
 
-bool client_start(struct child *c, const struct fixture *f, const char *how, const char *const *extra)
+bool client_start(struct child *c, const struct fixture *f, const char *how,
+                  const char *const *extra)
 {
     char by[32];
     const char *argv[] = {strcmp(how, "link") == 0 ? TEST_CLIENT_LINK : TEST_CLIENT, by, NULL};

@@ -1,7 +1,7 @@
 /*
- * What tests of whole processes share (library test_support): a directory of its own for each test, the
- * environment of a program under the library, children with pipes and deadlines, and the two books to
- * compare: the ledger's and the simulated card's.
+ * What tests of whole processes share (library test_support): a directory of its own for each test,
+ * the environment of a program under the library, children with pipes and deadlines, and the two
+ * books to compare: the ledger's and the simulated card's.
  *
  *     static void two_processes_share_a_ceiling(void **state)
  *     {
@@ -15,12 +15,13 @@
  *         assert_int_equal(ledger_charged(f->ledger, 0), 0);
  *         child_kill(&a, SIGKILL);
  *     }
- *     cmocka_unit_test_setup_teardown(two_processes_share_a_ceiling, fixture_setup, fixture_teardown)
+ *     cmocka_unit_test_setup_teardown(two_processes_share_a_ceiling, fixture_setup,
+ * fixture_teardown)
  *
  * Rules: a test process never initialises the driver and is never preloaded itself; children never
- * assert, they answer or exit with a number.  Every child that is started here is killed when the test
- * process dies.  Page size, pitch and context cost of the simulator are drawn once per test program from
- * VRAMCAP_TEST_SEED (printed; set it to repeat a run); `extra` may override them.
+ * assert, they answer or exit with a number.  Every child that is started here is killed when the
+ * test process dies.  Page size, pitch and context cost of the simulator are drawn once per test
+ * program from VRAMCAP_TEST_SEED (printed; set it to repeat a run); `extra` may override them.
  */
 #ifndef VRAMCAP_TESTS_SUPPORT_FIXTURE_H
 #define VRAMCAP_TESTS_SUPPORT_FIXTURE_H
@@ -33,7 +34,8 @@
 #include "enforcer/ledger_read.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define FIXTURE_DEADLINE_MS 20000u /* for anything that should take no time; sanitizers are slow */
+#define FIXTURE_DEADLINE_MS 20000u /* for anything that should take no time; sanitizers are slow   \
+                                    */
 
 struct fixture {
     char directory[64];
@@ -42,7 +44,8 @@ struct fixture {
     const void *data; /* initial_state of the CMUnitTest */
 };
 
-/* CMocka set-up and tear-down: *state becomes a struct fixture, the directory goes with everything in it. */
+/* CMocka set-up and tear-down: *state becomes a struct fixture, the directory goes with everything
+ * in it. */
 int fixture_setup(void **state);
 int fixture_teardown(void **state);
 
@@ -56,7 +59,8 @@ struct fixture_draw {
 };
 const struct fixture_draw *fixture_draw(void);
 
-/* True in a sanitized build whose runtime cannot be preloaded (clang): foreign programs cannot run then. */
+/* True in a sanitized build whose runtime cannot be preloaded (clang): foreign programs cannot run
+ * then. */
 bool fixture_only_own_programs(void);
 
 /* ---- children ---- */
@@ -67,17 +71,18 @@ struct child {
 };
 
 /*
- * The environment of a program under the library: LD_PRELOAD (a sanitizer's runtime first where the tree
- * has one), LD_LIBRARY_PATH, VRAMCAP_LEDGER, VRAMCAP_SIM_STATE, the drawn settings, then `extra`:
- * "NAME=value" sets, "NAME" unsets, "+LD_PRELOAD=path" puts path behind the library, "-LD_PRELOAD=path"
- * in front of it, "LD_PRELOAD" takes the library out (the sanitizer's runtime stays).  NULL-terminated,
- * may be NULL.  Nothing else of vramcap, CUDA or the loader is inherited.  The result is one block for
- * free().
+ * The environment of a program under the library: LD_PRELOAD (a sanitizer's runtime first where the
+ * tree has one), LD_LIBRARY_PATH, VRAMCAP_LEDGER, VRAMCAP_SIM_STATE, the drawn settings, then
+ * `extra`: "NAME=value" sets, "NAME" unsets, "+LD_PRELOAD=path" puts path behind the library,
+ * "-LD_PRELOAD=path" in front of it, "LD_PRELOAD" takes the library out (the sanitizer's runtime
+ * stays).  NULL-terminated, may be NULL.  Nothing else of vramcap, CUDA or the loader is inherited.
+ * The result is one block for free().
  */
 char **fixture_environment(const struct fixture *f, const char *const *extra);
 
 /* argv[0] is a path, or a name to look for in PATH.  False: could not be started. */
-bool child_start(struct child *c, const struct fixture *f, const char *const *argv, const char *const *extra);
+bool child_start(struct child *c, const struct fixture *f, const char *const *argv,
+                 const char *const *extra);
 
 /* Exit status, 128 + signal, or -1: still running after deadline_ms (and killed then). */
 int child_wait(struct child *c, unsigned deadline_ms);
@@ -102,9 +107,11 @@ unsigned count_lines(const char *text, const char *with);
 /* ---- vramcap_client (client.c has its commands) ---- */
 
 /* how: "link", "dlsym", "getproc". */
-bool client_start(struct child *c, const struct fixture *f, const char *how, const char *const *extra);
+bool client_start(struct child *c, const struct fixture *f, const char *how,
+                  const char *const *extra);
 
-/* One command, one answer (without the newline).  "dead" if the client ended or did not answer in time. */
+/* One command, one answer (without the newline).  "dead" if the client ended or did not answer in
+ * time. */
 const char *client_ask(struct child *c, char *answer, size_t size, const char *command);
 
 /* The answer's first number, the CUresult; -1 if there is none. */
@@ -112,7 +119,8 @@ long client_result(struct child *c, const char *command);
 
 /* ---- the two books; cards are numbered as the simulated machine has them ---- */
 
-/* Reads the ledger; false (and the reason on stderr) if it cannot be had.  vcap_snapshot_free() it. */
+/* Reads the ledger; false (and the reason on stderr) if it cannot be had.  vcap_snapshot_free() it.
+ */
 bool ledger_read(const char *path, struct vcap_snapshot *snapshot);
 
 /* Bytes that living processes hold on a card; UINT64_MAX: no ledger, or no row for it. */

@@ -1,6 +1,6 @@
 /*
- * A libcuda.so.1 that only remembers how it was called: GAP entry points are one stub for all signatures,
- * so any of them may stand for a function of many arguments.
+ * A libcuda.so.1 that only remembers how it was called: GAP entry points are one stub for all
+ * signatures, so any of them may stand for a function of many arguments.
  */
 #include <stddef.h>
 #include <string.h>
@@ -15,9 +15,11 @@ int cuInit(unsigned flags);
 int cuCtxGetCurrent(void **context);
 int cuCtxGetDevice(int *device);
 const struct seen *args_seen(void);
-long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
-                       unsigned long f, unsigned long g, unsigned long h, unsigned long i, unsigned long j, double k,
-                       double l, double m, double n, double o, double p, double q, double r, double s);
+long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c,
+                                  unsigned long d, unsigned long e, unsigned long f,
+                                  unsigned long g, unsigned long h, unsigned long i,
+                                  unsigned long j, double k, double l, double m, double n, double o,
+                                  double p, double q, double r, double s);
 unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d);
 
 static struct seen seen;
@@ -44,9 +46,11 @@ const struct seen *args_seen(void)
     return &seen;
 }
 
-long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c, unsigned long d, unsigned long e,
-                       unsigned long f, unsigned long g, unsigned long h, unsigned long i, unsigned long j, double k,
-                       double l, double m, double n, double o, double p, double q, double r, double s)
+long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c,
+                                  unsigned long d, unsigned long e, unsigned long f,
+                                  unsigned long g, unsigned long h, unsigned long i,
+                                  unsigned long j, double k, double l, double m, double n, double o,
+                                  double p, double q, double r, double s)
 {
     const unsigned long whole[] = {a, b, c, d, e, f, g, h, i, j};
     const double real[] = {k, l, m, n, o, p, q, r, s};

@@ -3,10 +3,10 @@
  *     bare driverless        asks RTLD_DEFAULT for driver names and calls them
  *     bare quiet LIBRARY     loads LIBRARY, looks names up, says what the process has
  *     bare null              dlsym(handle, NULL)
- *     bare late PATH         loads the driver by PATH, allocates 2 GiB under whatever ceiling there is
- *     bare names             one character a row of the table and a few others: 1 the driver has it, 0 not
- *     bare args              calls GAP entry points of plugins/args_driver.c
- * Exit status: 0, or the line of the check that failed (modulo 256).
+ *     bare late PATH         loads the driver by PATH, allocates 2 GiB under whatever ceiling there
+ * is bare names             one character a row of the table and a few others: 1 the driver has it,
+ * 0 not bare args              calls GAP entry points of plugins/args_driver.c Exit status: 0, or
+ * the line of the check that failed (modulo 256).
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -17,23 +17,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                     \
-    do {                                                                     \
-        if (!(condition)) {                                                  \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);   \
-            return __LINE__ % 255 + 1;                                       \
-        }                                                                    \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            return __LINE__ % 255 + 1;                                                             \
+        }                                                                                          \
     } while (0)
 
 static int driverless(void)
 {
-    static const char *const names[] = {"cuInit", "cuMemAlloc_v2", "cuMemAlloc", "cuMemFreeAsync_ptsz", "cuMemGetInfo_v2",
-                                        "cuDevicePrimaryCtxRetain", "cuCtxCreate_v4", "cuMemCreate", "cuGraphLaunch",
-                                        "cuArrayCreate_v2", "cuGetProcAddress", "cuGetProcAddress_v2"};
+    static const char *const names[] = {"cuInit",           "cuMemAlloc_v2",
+                                        "cuMemAlloc",       "cuMemFreeAsync_ptsz",
+                                        "cuMemGetInfo_v2",  "cuDevicePrimaryCtxRetain",
+                                        "cuCtxCreate_v4",   "cuMemCreate",
+                                        "cuGraphLaunch",    "cuArrayCreate_v2",
+                                        "cuGetProcAddress", "cuGetProcAddress_v2"};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         int (*function)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t) =
-            (int (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t))(uintptr_t)dlsym(RTLD_DEFAULT, names[i]);
+            (int (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t))(uintptr_t)dlsym(
+                RTLD_DEFAULT, names[i]);
 
         fprintf(stderr, "%s\n", names[i]);
         CHECK(function != NULL);
@@ -57,7 +61,8 @@ static unsigned count(const char *path)
 
 static int quiet(const char *library)
 {
-    static const char *const names[] = {"curl_easy_init", "cu", "cuddle", "cuMemAlloc_v2", "plugin_private"};
+    static const char *const names[] = {"curl_easy_init", "cu", "cuddle", "cuMemAlloc_v2",
+                                        "plugin_private"};
     void *handle = dlopen(library, RTLD_NOW);
     char line[1024];
     FILE *maps;
@@ -79,9 +84,8 @@ static int quiet(const char *library)
     while (fgets(line, sizeof(line), maps) != NULL) {
         const char *path = strchr(line, '/');
 
-        if (path == NULL && strstr(line, "[heap]") == NULL && strstr(line, "rw") != NULL && getenv("COUNT_ANONYMOUS") != NULL)
-            printf("anonymous\n");
-        if (path != NULL && strstr(path, "libvramcap") == NULL)
+        /* a sanitized library brings its runtime along */
+        if (path != NULL && strstr(path, "libvramcap") == NULL && !SANITIZED)
             printf("mapped %s", path);
     }
     fclose(maps);
@@ -91,7 +95,8 @@ static int quiet(const char *library)
 static int late(const char *path)
 {
     void *driver = dlopen(path, RTLD_NOW);
-    int (*init)(unsigned), (*create)(void **, unsigned, int), (*alloc)(unsigned long long *, size_t);
+    int (*init)(unsigned), (*create)(void **, unsigned, int),
+        (*alloc)(unsigned long long *, size_t);
     unsigned long long pointer = 0;
     void *context;
 
@@ -118,29 +123,31 @@ static int args(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     const struct seen *(*seen)(void);
-    long (*many)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
-                 unsigned long, unsigned long, unsigned long, double, double, double, double, double, double, double,
-                 double, double);
+    long (*many)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
+                 unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, double,
+                 double, double, double, double, double, double, double, double);
     unsigned long (*four)(unsigned long, unsigned long, unsigned long, unsigned long);
     Dl_info where;
 
     CHECK(driver != NULL);
     seen = (const struct seen *(*)(void))(uintptr_t)dlsym(driver, "args_seen");
-    many = (long (*)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
-                     unsigned long, unsigned long, unsigned long, unsigned long, double, double, double, double, double,
-                     double, double, double, double))(uintptr_t)dlsym(driver, "cuGraphInstantiateWithParams");
-    four = (unsigned long (*)(unsigned long, unsigned long, unsigned long, unsigned long))(uintptr_t)dlsym(driver,
-                                                                                                    "cuMemCreate");
+    many = (long (*)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
+                     unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
+                     double, double, double, double, double, double, double, double,
+                     double))(uintptr_t)dlsym(driver, "cuGraphInstantiateWithParams");
+    four = (unsigned long (*)(unsigned long, unsigned long, unsigned long, unsigned long))(
+        uintptr_t)dlsym(driver, "cuMemCreate");
     CHECK(seen != NULL && many != NULL && four != NULL);
     CHECK(dladdr((void *)(uintptr_t)many, &where) != 0);
     CHECK(getenv("BARE") != NULL || strstr(where.dli_fname, "libvramcap.so") != NULL);
     for (unsigned round = 1; round <= 3; round++) { /* the first goes through the resolving stub */
         unsigned long x = round * 0x1111111111111111;
 
-        CHECK(many(x, ~x, 3, 4, x + 5, x + 6, x + 7, 8, x + 9, ~0ul, 1.5, -2.5, 3e300, 4, 5, 6, 7, 8.25, round) ==
-              -4242424242);
+        CHECK(many(x, ~x, 3, 4, x + 5, x + 6, x + 7, 8, x + 9, ~0ul, 1.5, -2.5, 3e300, 4, 5, 6, 7,
+                   8.25, round) == -4242424242);
         CHECK(seen()->calls == 2 * round - 1);
-        CHECK(seen()->whole[0] == x && seen()->whole[1] == ~x && seen()->whole[2] == 3 && seen()->whole[3] == 4);
+        CHECK(seen()->whole[0] == x && seen()->whole[1] == ~x && seen()->whole[2] == 3 &&
+              seen()->whole[3] == 4);
         CHECK(seen()->whole[4] == x + 5 && seen()->whole[5] == x + 6 && seen()->whole[6] == x + 7);
         CHECK(seen()->whole[7] == 8 && seen()->whole[8] == x + 9 && seen()->whole[9] == ~0ul);
         for (unsigned i = 0; i < 9; i++) {
@@ -165,7 +172,8 @@ static int names(void)
 #define PASS(base, since, suffix, why) #base #suffix,
 #define PASS_STREAM(base, since, suffix, why) #base #suffix, #base #suffix "_ptsz",
 #include "preload/cuda_api.def"
-        "cuNoSuchThing", "cuMemAlloc_v3", "cuMemAlloc_v2_ptsz", "cu", "cuLaunchKernel", "cuMemcpy", "vcapsim_version"};
+        "cuNoSuchThing",  "cuMemAlloc_v3", "cuMemAlloc_v2_ptsz", "cu",
+        "cuLaunchKernel", "cuMemcpy",      "vcapsim_version"};
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
 
     CHECK(driver != NULL);

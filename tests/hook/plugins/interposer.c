@@ -1,6 +1,6 @@
 /*
- * Another preloaded library that stands in front of cuMemAlloc_v2 and goes on to whatever RTLD_NEXT or the
- * driver's own handle gives it (INTERPOSER_BY=handle).
+ * Another preloaded library that stands in front of cuMemAlloc_v2 and goes on to whatever RTLD_NEXT
+ * or the driver's own handle gives it (INTERPOSER_BY=handle).
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@ static __thread int depth;
 int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 {
     const char *by = getenv("INTERPOSER_BY");
-    void *from = by != NULL && strcmp(by, "handle") == 0 ? dlopen("libcuda.so.1", RTLD_NOW) : RTLD_NEXT;
+    void *from =
+        by != NULL && strcmp(by, "handle") == 0 ? dlopen("libcuda.so.1", RTLD_NOW) : RTLD_NEXT;
     alloc_function next = (alloc_function)dlsym(from, "cuMemAlloc_v2");
     int result;
 

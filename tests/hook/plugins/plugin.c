@@ -1,6 +1,7 @@
 /*
- * A plugin: loaded RTLD_LOCAL, asks the loader from its own place, and has names of its own that a hook of
- * dlsym must not mistake: a driver name that is not the driver's, and names that only begin like one.
+ * A plugin: loaded RTLD_LOCAL, asks the loader from its own place, and has names of its own that a
+ * hook of dlsym must not mistake: a driver name that is not the driver's, and names that only begin
+ * like one.
  */
 #include <dlfcn.h>
 

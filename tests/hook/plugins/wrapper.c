@@ -1,6 +1,6 @@
 /*
- * Another preloaded library that wraps dlsym, as profilers do: finds the next one by dlvsym, and asks for
- * things in its constructor.
+ * Another preloaded library that wraps dlsym, as profilers do: finds the next one by dlvsym, and
+ * asks for things in its constructor.
  */
 #include <dlfcn.h>
 #include <stddef.h>
