@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -18,9 +19,10 @@
 
 static inline int vcap_sys_fstat(int fd, struct stat *st)
 {
-    int saved = errno;
-    int rc = syscall(SYS_fstat, fd, st) == 0 ? 0 : -errno;
+    int saved = errno, rc;
 
+    memset(st, 0, sizeof(*st));
+    rc = syscall(SYS_fstat, fd, st) == 0 ? 0 : -errno;
     errno = saved;
     return rc;
 }
@@ -28,9 +30,10 @@ static inline int vcap_sys_fstat(int fd, struct stat *st)
 /* flags: AT_SYMLINK_NOFOLLOW or 0 */
 static inline int vcap_sys_stat(const char *path, struct stat *st, int flags)
 {
-    int saved = errno;
-    int rc = syscall(SYS_newfstatat, AT_FDCWD, path, st, flags) == 0 ? 0 : -errno;
+    int saved = errno, rc;
 
+    memset(st, 0, sizeof(*st));
+    rc = syscall(SYS_newfstatat, AT_FDCWD, path, st, flags) == 0 ? 0 : -errno;
     errno = saved;
     return rc;
 }

@@ -1,6 +1,7 @@
 /*
  * What goes with a context when it goes, and what a context costs (VRAMCAP_CONTEXT_MIB).
  */
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include "tests/hook/scenario.h"
@@ -331,6 +332,33 @@ static int a_reset_then_use_again_is_charged_once(void)
     return 0;
 }
 
+static int a_context_made_behind_the_hooks_is_booked_not_refused(void)
+{
+    /* a later library's RTLD_NEXT passes us by, as the runtime's own tables do */
+    void *plugin = dlopen(TEST_BEHIND, RTLD_NOW | RTLD_LOCAL);
+    void *(*next)(const char *);
+    PFN_cuDevicePrimaryCtxRetain_v7000 behind;
+    CUcontext first, second;
+
+    CHECK(plugin != NULL);
+    next = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_next");
+    CHECK(next != NULL);
+    behind = (PFN_cuDevicePrimaryCtxRetain_v7000)(uintptr_t)next("cuDevicePrimaryCtxRetain");
+    CHECK(behind != NULL);
+    OK(api.cuInit(0));
+    OK(behind(&first, 0));
+    OK(api.cuDevicePrimaryCtxRetain(&second,
+                                    0)); /* exists already: the driver takes nothing more */
+    CHECK(first == second);
+    SAME(charged(0), 100 * MIB); /* under 50 */
+    CHECK(gpu_row(0).over);
+    OK(api.cuDevicePrimaryCtxRelease(0));
+    SAME(charged(0), 100 * MIB);
+    OK(api.cuDevicePrimaryCtxRelease_v2(0));
+    SAME(charged(0), 0);
+    return 0;
+}
+
 #define FIXED "VRAMCAP_CONTEXT_MIB=100"
 
 static const struct scenario scenarios[] = {
@@ -357,6 +385,8 @@ static const struct scenario scenarios[] = {
      "2000",
      false},
     SCENARIO(a_reset_then_use_again_is_charged_once, FIXED),
+    SCENARIO(a_context_made_behind_the_hooks_is_booked_not_refused,
+             "VRAMCAP_CONTEXT_MIB=100;VRAMCAP_MEMORY_MIB=50"),
 };
 
 int main(int argc, char **argv)

@@ -159,7 +159,7 @@ static bool forget_charges(int32_t slot)
     return ok;
 }
 
-static int a_slot_taken_away_is_replaced_and_its_charges_booked_again(void)
+static int loses_its_slot_to(uint64_t word)
 {
     CUdeviceptr first, second, third;
     int32_t slot;
@@ -171,7 +171,7 @@ static int a_slot_taken_away_is_replaced_and_its_charges_booked_again(void)
     slot = my_slot();
     CHECK(slot >= 0);
     CHECK(forget_charges(slot));
-    CHECK(write_state(slot, vcap_lf_state(77, VCAP_LF_KIND_NONE, VCAP_LF_FREE)));
+    CHECK(write_state(slot, word));
     OK(api.cuMemAlloc_v2(&third, 200 * MIB));
     SAME(charged(0), 650 * MIB);
     SAME(ledger_charged_by(self.ledger, 0, getpid()), 650 * MIB);
@@ -181,6 +181,21 @@ static int a_slot_taken_away_is_replaced_and_its_charges_booked_again(void)
     SAME(charged(0), 350 * MIB);
     OK(api.cuMemFree_v2(second));
     SAME(charged(0), 250 * MIB);
+    return 0;
+}
+
+static int a_slot_taken_away_is_replaced_and_its_charges_booked_again(void)
+{
+    return loses_its_slot_to(vcap_lf_state(77, VCAP_LF_KIND_NONE, VCAP_LF_FREE));
+}
+
+static int a_slot_that_somebody_else_lives_in_is_left_to_it(void)
+{
+    int32_t before;
+
+    OK(loses_its_slot_to(vcap_lf_state(99, VCAP_LF_KIND_LOCK, VCAP_LF_LIVE)));
+    before = my_slot(); /* by pid: the old one still has ours in it, but its state is another's */
+    CHECK(before >= 0);
     return 0;
 }
 
@@ -238,6 +253,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_childs_free_takes_nothing_off_the_parent, NULL),
     HIDDEN(exec_self_again, NULL),
     SCENARIO(a_slot_taken_away_is_replaced_and_its_charges_booked_again, FIXED),
+    SCENARIO(a_slot_that_somebody_else_lives_in_is_left_to_it, FIXED),
     SCENARIO(a_free_after_the_slot_is_gone_takes_nothing_off_others, FIXED),
 };
 

@@ -113,9 +113,12 @@ static int a_local_plugin_asks_from_its_own_place(void)
     CHECK(by_default != NULL && next != NULL && by_handle != NULL);
     /* only the plugin's own scope has this: a wrapper in C would lose it */
     CHECK(is_in(by_default("plugin_private"), "plugin"));
+    CHECK(is_in(by_default("cuPluginPrivate"), "plugin"));
     CHECK(dlsym(RTLD_DEFAULT, "plugin_private") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuPluginPrivate") == NULL);
     for (int i = 0; i < 2; i++) {
         CHECK(next("plugin_private") == NULL);
+        CHECK(next("cuPluginPrivate") == NULL);
         CHECK(next("no_such_function") == NULL);
     }
     CHECK(is_ours(by_default("cuMemAlloc_v2"))); /* the global scope comes first */

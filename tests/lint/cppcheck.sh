@@ -14,7 +14,7 @@ for folder in preload enforcer samples tests bench; do
     # (find, because an empty folder is an error to cppcheck)
     [ -n "$(find "$folder" -name '*.c' 2>/dev/null | head -n 1)" ] && folders="$folders $folder"
 done
-uthash=$(echo '#include <uthash.h>' | cc -M -x c - 2>/dev/null | tr ' \\' '\n\n' | grep -m 1 'uthash\.h$')
+uthash=$(echo '#include <uthash.h>' | cc -M -x c - 2>/dev/null | tr ' ' '\n' | grep -m 1 'uthash\.h$')
 # shellcheck disable=SC2086 # the folders are separate words
 cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
     --suppress=missingInclude --suppress=missingIncludeSystem --suppress=unmatchedSuppression \

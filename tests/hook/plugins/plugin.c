@@ -9,6 +9,7 @@ void *plugin_default(const char *name);
 void *plugin_next(const char *name);
 void *plugin_handle(void *handle, const char *name);
 int plugin_private(void);
+int cuPluginPrivate(void);
 int cuMemAlloc_v2(void);
 int curl_easy_init(void);
 int cu(void);
@@ -32,6 +33,11 @@ void *plugin_handle(void *handle, const char *name)
 int plugin_private(void)
 {
     return 1;
+}
+
+int cuPluginPrivate(void)
+{
+    return 4710;
 }
 
 int cuMemAlloc_v2(void)
