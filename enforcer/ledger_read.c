@@ -66,7 +66,7 @@ static void copy_printable(char *to, size_t to_size, const char *from, size_t fr
 {
     size_t i = 0;
     for (; i + 1 < to_size && i < from_size && from[i]; i++)
-        to[i] = from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?';
+        to[i] = (char)(from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?');
     to[i] = '\0';
 }
 

@@ -104,7 +104,7 @@ enum vcap_life vcap_slot_life(const struct vcap_lf_slot *slot, uint32_t number, 
 
 int vcap_ledger_reopen(const struct vcap_ledger *l, int flags)
 {
-    struct stat st;
+    struct stat st = {0};
     int saved = errno;
     int fd = open(l->path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     int rc = fd < 0 ? -errno : vcap_sys_fstat(fd, &st);

@@ -52,6 +52,14 @@ static struct context *find(CUcontext handle)
     return found;
 }
 
+/* Takes an entry out; the lock is held.  The caller frees it. */
+static uint64_t take_out(struct context *c)
+{
+    HASH_DEL(table, c);
+    __atomic_add_fetch(&removals, 1, __ATOMIC_ACQ_REL);
+    return c->overhead;
+}
+
 /* True: entered with this overhead.  False: known already (or no memory for it), overhead not taken
  * over. */
 static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kind,
@@ -68,10 +76,9 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
         (c->ordinal != ordinal || c->kind != kind)) { /* an old handle given out again */
         stale_overhead = c->overhead;
         stale_ordinal = c->ordinal;
-        HASH_DEL(table, c);
+        take_out(c);
         free(c);
         c = NULL;
-        removals++;
     }
     if (c != NULL) {
         c->birth = vcap_live_sweep_number();
@@ -107,7 +114,7 @@ bool vcap_primary_is_known(CUdevice ordinal)
 
     pthread_mutex_lock(&lock);
     HASH_ITER(hh, table, c, next)
-    known = known || (c->ordinal == ordinal && c->kind == VCAP_CONTEXT_PRIMARY);
+        known = known || (c->ordinal == ordinal && c->kind == VCAP_CONTEXT_PRIMARY);
     pthread_mutex_unlock(&lock);
     return known;
 }
@@ -166,24 +173,26 @@ static void freed(const struct vcap_live *record, void *arg)
 
 static void remove_entry(const struct going *going, uint64_t before)
 {
-    struct context *c, *next;
+    struct context *c, *next, *out = NULL;
     uint64_t overhead = 0;
 
     pthread_mutex_lock(&lock);
-    HASH_ITER(hh, table, c, next)
-    {
+    HASH_ITER(hh, table, c, next) {
         bool it = going->context != NULL
                       ? c->handle == going->context
                       : c->ordinal == going->ordinal && c->kind == VCAP_CONTEXT_PRIMARY;
 
         if (!it || c->birth >= before)
             continue;
-        overhead += c->overhead;
-        HASH_DEL(table, c);
-        free(c);
-        __atomic_add_fetch(&removals, 1, __ATOMIC_ACQ_REL);
+        overhead += take_out(c);
+        c->hh.next = out;
+        out = c;
     }
     pthread_mutex_unlock(&lock);
+    for (; out != NULL; out = next) {
+        next = out->hh.next;
+        free(out);
+    }
     if (overhead != 0)
         vcap_overhead_release(&vcap_process.device[going->ordinal], overhead);
 }
@@ -216,8 +225,7 @@ void vcap_context_charge_again(void)
     struct context *c, *next;
 
     pthread_mutex_lock(&lock);
-    HASH_ITER(hh, table, c, next)
-    {
+    HASH_ITER(hh, table, c, next) {
         const struct vcap_device *d = &vcap_process.device[c->ordinal];
 
         if (c->overhead != 0 && vcap_ledger_charge(&vcap_process.ledger, d->gpu, c->overhead,

@@ -163,8 +163,7 @@ void vcap_live_sweep(uint64_t before, bool (*match)(const struct vcap_live *, vo
         struct entry *entry, *next, *out = NULL;
 
         pthread_mutex_lock(&shards[s].lock);
-        HASH_ITER(hh, shards[s].table, entry, next)
-        {
+        HASH_ITER(hh, shards[s].table, entry, next) {
             if (entry->record.birth >= before || !match(&entry->record, arg))
                 continue;
             HASH_DELETE(hh, shards[s].table, entry);
@@ -186,8 +185,7 @@ void vcap_live_each(void (*visit)(struct vcap_live *, void *arg), void *arg)
         struct entry *entry, *next;
 
         pthread_mutex_lock(&shards[s].lock);
-        HASH_ITER(hh, shards[s].table, entry, next)
-        {
+        HASH_ITER(hh, shards[s].table, entry, next) {
             if (entry != &shards[s].sentinel)
                 visit(&entry->record, arg);
         }

@@ -105,8 +105,7 @@ static void values_that_do_not_parse_are_errors(void **state)
                                          "VRAMCAP_ENABLE=yes",
                                          "VRAMCAP_MANAGED=perhaps",
                                          "VRAMCAP_CONTEXT_MIB=some",
-                                         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=\xe2\x80\x9d"
-                                         "1G"};
+                                         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=\342\200\2351G"};
     const struct fixture *f = *state;
 
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {

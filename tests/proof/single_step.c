@@ -47,6 +47,7 @@ struct shared {
 static struct shared *shared;
 static char folder[64], path[96];
 static struct vcap_ledger ledger; /* of whoever runs: victim, traffic or tracer */
+static bool traffic_runs;
 static sigjmp_buf way_out;
 static volatile sig_atomic_t may_jump;
 
@@ -113,13 +114,16 @@ static void leave_a_dead_one(uint64_t units, bool in_charge)
             if (tries > 1000000)
                 _exit(1);
         cell = vcap_ledger_cell(&ledger, (uint32_t)ledger.slot, 0);
-        /* back to where it had moved total and not yet settled */
-        if (in_charge)
-            __atomic_store_n(&cell->charged,
-                             vcap_lf_charged(0, vcap_lf_op(cell->charged) == 1
-                                                    ? VCAP_LF_OP_MASK
-                                                    : vcap_lf_op(cell->charged) - 1),
+        /* back to where it had moved total and not yet settled; others that moved total since saw
+         * it settled, so the acknowledgement that they would have made comes first */
+        if (in_charge) {
+            uint64_t op = vcap_lf_op(cell->charged);
+
+            if (traffic_runs)
+                __atomic_store_n(&cell->ack, op, __ATOMIC_SEQ_CST);
+            __atomic_store_n(&cell->charged, vcap_lf_charged(0, op == 1 ? VCAP_LF_OP_MASK : op - 1),
                              __ATOMIC_SEQ_CST);
+        }
         _exit(0);
     }
     if (waitpid(pid, &status, 0) != pid || status != 0)
@@ -357,6 +361,7 @@ static void kill_at_each(const struct scene *scene, bool with_traffic)
         other = fork();
         if (other == 0)
             traffic();
+        traffic_runs = true;
     }
     for (; done < count && now_ns() < end; done++) {
         long k = nth(done, count);
@@ -375,6 +380,7 @@ static void kill_at_each(const struct scene *scene, bool with_traffic)
     }
     if (with_traffic) {
         shared->stop = 1;
+        traffic_runs = false;
         waitpid(other, NULL, 0);
         if (shared->failed != 0)
             DIE("%s: the traffic failed at line %d", scene->name, shared->failed);

@@ -384,6 +384,8 @@ bool sim_arena_find(CUdeviceptr address, struct sim_allocation *found)
 					  .bytes = extent->bytes,
 					  .owner = extent->owner,
 					  .managed = extent->region == SIM_REGION_MANAGED };
+	if (extent->owner->operations)
+		return extent->owner->operations->find(extent->owner, address, found);
 	if (extent->slab) {
 		size_t first = slab_first(extent->slab, (size_t)((address - extent->base) / UNIT));
 
@@ -401,6 +403,8 @@ bool sim_arena_free(CUdeviceptr address)
 
 	if (!extent)
 		return false;
+	if (extent->owner->operations)
+		return extent->owner->operations->free(extent->owner, address);
 	if (!extent->slab) {
 		if (address != extent->base)
 			return false;
@@ -424,6 +428,36 @@ bool sim_arena_free(CUdeviceptr address)
 	} else {
 		sim_card_give(owner->card, (struct sim_delta){ .alloc = cost });
 	}
+	return true;
+}
+
+CUresult sim_arena_reserve(struct sim_owner *owner, enum sim_region_id id, size_t bytes, CUdeviceptr *address)
+{
+	struct sim_extent *extent = NULL;
+	CUresult rc = extent_new(owner, id, (bytes + BLOCK - 1) / BLOCK * BLOCK, (struct sim_delta){ .used = 0 }, &extent);
+
+	if (rc == CUDA_SUCCESS) {
+		extent->bytes = bytes;
+		*address = extent->base;
+	}
+	return rc;
+}
+
+unsigned char *sim_arena_extent_bytes(CUdeviceptr address)
+{
+	struct sim_extent *extent = extent_at(address);
+	struct region *r = extent ? &region[extent->region] : NULL;
+
+	return r ? (unsigned char *)(uintptr_t)(address - r->base + r->bytes_base) : NULL;
+}
+
+bool sim_arena_extent_free(CUdeviceptr address)
+{
+	struct sim_extent *extent = extent_at(address);
+
+	if (!extent || extent->slab || extent->base != address)
+		return false;
+	extent_delete(extent);
 	return true;
 }
 

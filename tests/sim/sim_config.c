@@ -97,6 +97,10 @@ void sim_config_read(void)
 		complain("VRAMCAP_SIM_PAGE_KIB", getenv("VRAMCAP_SIM_PAGE_KIB"));
 	if ((config->pitch_bytes & (config->pitch_bytes - 1)) != 0)
 		complain("VRAMCAP_SIM_PITCH", getenv("VRAMCAP_SIM_PITCH"));
+	config->pool_chunk_bytes = number("VRAMCAP_SIM_POOL_CHUNK_MIB", 32, 2, 4096) << 20;
+	if (config->pool_chunk_bytes % (UINT64_C(2) << 20) != 0)
+		complain("VRAMCAP_SIM_POOL_CHUNK_MIB", getenv("VRAMCAP_SIM_POOL_CHUNK_MIB"));
+	config->pool_observed = flag("VRAMCAP_SIM_POOL_OBSERVED");
 	config->alias = flag("VRAMCAP_SIM_ALIAS");
 	config->newer = flag("VRAMCAP_SIM_NEWER");
 	config->inner = flag("VRAMCAP_SIM_INNER");

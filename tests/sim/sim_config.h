@@ -24,6 +24,8 @@ struct sim_config {
 	int version;
 	uint64_t context_bytes, page_bytes, pitch_bytes;
 	bool alias, newer, inner, bench;
+	uint64_t pool_chunk_bytes;
+	bool pool_observed;
 	const char *journal; /* NULL: none */
 	const char *hidden;  /* comma-separated names, NULL: none */
 	unsigned int rules;

@@ -105,16 +105,25 @@ static CUresult synchronize(CUcontext ctx)
 	return device_of(ctx, &device);
 }
 
+static CUresult synchronize_all(CUcontext ctx)
+{
+	CUresult rc = synchronize(ctx);
+
+	if (rc == CUDA_SUCCESS)
+		sim_pools_synchronised(0, UINT64_MAX);
+	return rc;
+}
+
 CUresult cuCtxSynchronize(void)
 {
 	SIM_ENTER(cuCtxSynchronize);
-	return synchronize(NULL);
+	return synchronize_all(NULL);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
 	SIM_ENTER(cuCtxSynchronize_v2);
-	return synchronize(ctx);
+	return synchronize_all(ctx);
 }
 
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)

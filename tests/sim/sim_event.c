@@ -69,6 +69,8 @@ static CUresult event_record(CUevent event, CUstream stream)
 		return rc;
 	(void)clock_gettime(CLOCK_MONOTONIC, &now);
 	__atomic_store_n(&object->time_ns, (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec, __ATOMIC_RELAXED);
+	__atomic_store_n(&object->stream, sim_stream_identity(stream, context), __ATOMIC_RELAXED);
+	__atomic_store_n(&object->sequence, sim_pools_sequence(), __ATOMIC_RELAXED);
 	__atomic_store_n(&object->recorded, 1U, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
 }
@@ -82,7 +84,7 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
 	SIM_ENTER(cuEventRecord_ptsz);
-	return event_record(hEvent, hStream);
+	return event_record(hEvent, sim_stream_twin(hStream));
 }
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
@@ -96,7 +98,7 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 {
 	SIM_ENTER(cuEventRecordWithFlags_ptsz);
 	(void)flags;
-	return event_record(hEvent, hStream);
+	return event_record(hEvent, sim_stream_twin(hStream));
 }
 
 CUresult cuEventQuery(CUevent hEvent)
@@ -108,7 +110,14 @@ CUresult cuEventQuery(CUevent hEvent)
 CUresult cuEventSynchronize(CUevent hEvent)
 {
 	SIM_ENTER(cuEventSynchronize);
-	return event_of(hEvent) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	struct sim_object *object = event_of(hEvent);
+
+	if (!object)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (__atomic_load_n(&object->recorded, __ATOMIC_ACQUIRE) == 1)
+		sim_pools_synchronised(__atomic_load_n(&object->stream, __ATOMIC_RELAXED),
+				       __atomic_load_n(&object->sequence, __ATOMIC_RELAXED));
+	return CUDA_SUCCESS;
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)

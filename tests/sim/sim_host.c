@@ -265,7 +265,7 @@ static CUresult attribute_get(void *data, CUpointer_attribute attribute, CUdevic
 		*(CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
 		break;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		*(void **)data = NULL;
+		*(void **)data = sim_pool_handle(owner);
 		break;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;

@@ -70,9 +70,11 @@ struct sim_slab;
 
 /* Who memory belongs to: a context, or a device (stream-ordered memory, which
  * outlives contexts). Freed as a whole by sim_owner_clear. */
+struct sim_owner_operations;
 struct sim_owner {
 	unsigned int card;
 	struct sim_context *context; /* NULL: the device's own */
+	const struct sim_owner_operations *operations; /* NULL: an extent is one allocation, or a slab */
 	struct sim_extent *extents;
 	struct sim_slab *slabs;
 };
@@ -86,6 +88,13 @@ struct sim_allocation {
 	bool managed;
 };
 
+/* An owner that divides its extents itself (pools, graph memory): how to find and to
+ * free what is inside one. `find` has only base and bytes to fill in. */
+struct sim_owner_operations {
+	bool (*find)(struct sim_owner *owner, CUdeviceptr address, struct sim_allocation *found);
+	bool (*free)(struct sim_owner *owner, CUdeviceptr address);
+};
+
 /* All with sim_lock held. Allocation: CUDA_SUCCESS, OUT_OF_MEMORY or INVALID_VALUE (0 bytes). */
 CUresult sim_arena_alloc(struct sim_owner *owner, enum sim_region_id region, size_t bytes, CUdeviceptr *address);
 /* The allocation that holds `address`, false if none does. */
@@ -93,6 +102,12 @@ bool sim_arena_find(CUdeviceptr address, struct sim_allocation *found);
 /* Frees the allocation that starts at `address`; false if none does. */
 bool sim_arena_free(CUdeviceptr address);
 void sim_owner_clear(struct sim_owner *owner);
+/* Addresses that take nothing of the card. */
+CUresult sim_arena_reserve(struct sim_owner *owner, enum sim_region_id region, size_t bytes, CUdeviceptr *address);
+/* The host address of the bytes of the extent at `address`, or NULL. */
+unsigned char *sim_arena_extent_bytes(CUdeviceptr address);
+/* Frees the whole extent at `address`, whatever its owner's operations say. */
+bool sim_arena_extent_free(CUdeviceptr address);
 /* Card memory with no address (contexts, physical handles). */
 CUresult sim_card_take(unsigned int card, struct sim_delta delta);
 void sim_card_give(unsigned int card, struct sim_delta delta);
@@ -163,6 +178,7 @@ struct sim_object {
 	int priority;
 	uint32_t recorded; /* atomic, events */
 	uint64_t time_ns;  /* atomic, events */
+	uint64_t stream, sequence; /* atomic, events: where recorded, and the last free then */
 	struct sim_object *parent; /* functions: their module */
 };
 
@@ -173,6 +189,27 @@ void sim_object_delete(struct sim_object *object);
 void sim_objects_clear(struct sim_context *context);
 /* The context a stream belongs to: the current one for 0, 1 and 2. */
 CUresult sim_stream_context(CUstream stream, struct sim_context **context);
+
+/* One word per stream for the pools: 0 and CU_STREAM_LEGACY are one, each thread has its own
+ * CU_STREAM_PER_THREAD. Never 0. */
+uint64_t sim_stream_identity(CUstream stream, const struct sim_context *context);
+/* The handle that a _ptsz function means by `stream`. */
+static inline CUstream sim_stream_twin(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/* --- pools (sim_pool_blocks.c) -------------------------------------------- */
+
+/* All take sim_lock themselves. Somebody waited for a stream (0: for all) up to a
+ * sequence number: pools give back what is above their threshold. */
+void sim_pools_synchronised(uint64_t stream, uint64_t until);
+/* The number of the last free so far. */
+uint64_t sim_pools_sequence(void);
+/* Work of `waiter` comes after what `source` did up to `until`. */
+void sim_pools_follow(uint64_t waiter, uint64_t source, uint64_t until);
+/* For CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: NULL for memory of no pool. */
+CUmemoryPool sim_pool_handle(struct sim_owner *owner);
 
 /* With sim_lock held: the bytes of [address, +bytes) of one live allocation, or NULL. */
 unsigned char *sim_arena_bytes(CUdeviceptr address, size_t bytes);

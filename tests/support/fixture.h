@@ -34,8 +34,9 @@
 #include "enforcer/ledger_read.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define FIXTURE_DEADLINE_MS 20000u /* for anything that should take no time; sanitizers are slow   \
-                                    */
+#define FIXTURE_DEADLINE_MS                                                                        \
+    20000u /* for anything that should take no time; sanitizers are slow                           \
+            */
 
 struct fixture {
     char directory[64];
