@@ -102,42 +102,78 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
              event.name, mib(bytes), (int)ordinal, d->name, mib(event.held), of);
 }
 
-/* Charges in this process's slot, taking a new one if need be.  0, -EDQUOT, or another -errno:
- * denied.  recorded: in and out, whether an audited refusal of this call has been counted and said.
- */
-static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
-                  uint64_t *mine, bool *recorded)
+/* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  recorded: in
+ * and out, whether an audited refusal of this call has been counted and said. */
+static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
+                       bool force, uint64_t *mine, bool *recorded)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
-    int rc;
-
-    for (int tries = 0;; tries++) {
-        *mine = vcap_ledger_mine(l);
-        rc = vcap_ledger_charge_in(l, *mine, d->gpu, bytes, d->limit_bytes,
+    uint64_t here = vcap_ledger_mine(l);
+    int rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
                                    audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
-        if (rc != -ESTALE || tries == 3)
-            break;
-        if (!vcap_slot_renew())
-            return -ESTALE;
-    }
+
     if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above && !*recorded)) {
         refused(d, ordinal, row, bytes, rc == 0);
         *recorded = true;
     }
+    if (rc == 0)
+        *mine = here;
     return rc;
+}
+
+/* The same, taking a new slot if need be. */
+static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
+                  uint64_t *mine, bool *recorded)
+{
+    for (int tries = 0;; tries++) {
+        int rc = charge_here(d, ordinal, row, bytes, force, mine, recorded);
+
+        if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
+            return rc;
+    }
+}
+
+int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force,
+                       uint64_t *mine)
+{
+    bool recorded = false;
+
+    return charge_here(device, (CUdevice)(device - vcap_process.device), row, bytes, force, mine,
+                       &recorded);
+}
+
+/* What both beginnings share, once the device's ordinal is known. */
+static CUresult begin(struct vcap_charge *c, uint64_t bytes)
+{
+    int rc;
+
+    c->device = vcap_device(c->ordinal);
+    if (c->device == NULL)
+        return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW ? CUDA_SUCCESS
+                                                                   : vcap_deny(c->row);
+    if (c->context != NULL)
+        vcap_context_met(c->context, c->ordinal);
+    c->bytes = bytes;
+    rc = charge(c->device, c->ordinal, c->row, bytes, false, &c->mine, &c->above);
+    if (rc == 0)
+        c->active = true;
+    else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
+        return CUDA_SUCCESS; /* VRAMCAP_ON_ERROR=allow */
+    return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void blank(struct vcap_charge *c, unsigned row)
+{
+    memset(c, 0, sizeof(*c));
+    c->ordinal = -1;
+    c->row = row;
 }
 
 CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
 {
-    enum vcap_mode mode = vcap_mode_now();
-    int rc;
-
-    c->active = c->above = false;
-    c->context = NULL;
-    c->ordinal = -1;
-    c->row = row;
-    if (mode == VCAP_MODE_DENY)
+    blank(c, row);
+    if (vcap_mode_now() == VCAP_MODE_DENY)
         return vcap_deny(row);
     if (bytes == 0 || vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL)
         return CUDA_SUCCESS;
@@ -145,17 +181,21 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
     if (vcap_own.cuCtxGetCurrent(&c->context) != CUDA_SUCCESS || c->context == NULL ||
         vcap_own.cuCtxGetDevice(&c->ordinal) != CUDA_SUCCESS)
         return CUDA_SUCCESS; /* the driver will say what is missing */
-    c->device = vcap_device(c->ordinal);
-    if (c->device == NULL)
-        return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW ? CUDA_SUCCESS : vcap_deny(row);
-    vcap_context_met(c->context, c->ordinal);
-    c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, row, bytes, false, &c->mine, &c->above);
-    if (rc == 0)
-        c->active = true;
-    else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
-        return CUDA_SUCCESS; /* VRAMCAP_ON_ERROR=allow */
-    return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return begin(c, bytes);
+}
+
+CUresult vcap_charge_begin_on(struct vcap_charge *c, unsigned row, CUdevice ordinal, uint64_t bytes)
+{
+    CUuuid uuid;
+
+    blank(c, row);
+    if (vcap_mode_now() == VCAP_MODE_DENY)
+        return vcap_deny(row);
+    if (bytes == 0 || vcap_own.cuDeviceGetUuid == NULL ||
+        (vcap_device(ordinal) == NULL && vcap_own.cuDeviceGetUuid(&uuid, ordinal) != CUDA_SUCCESS))
+        return CUDA_SUCCESS;
+    c->ordinal = ordinal;
+    return begin(c, bytes);
 }
 
 /* Takes bytes off that were charged in a place; if that is gone, its charges went with it. */
@@ -172,8 +212,14 @@ void vcap_record_release(const struct vcap_live *record)
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
                          CUresult (*give_back)(uint64_t pointer))
 {
+    return vcap_charge_end_as(c, result, VCAP_LIVE_MEMORY, pointer, bytes, give_back);
+}
+
+CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
+                            uint64_t handle, uint64_t bytes, CUresult (*give_back)(uint64_t handle))
+{
     struct vcap_live record = {
-        .key = pointer, .context = c->context, .device = (uint32_t)c->ordinal};
+        .key = vcap_live_key(kind, handle), .context = c->context, .device = (uint32_t)c->ordinal};
     struct vcap_live stale;
 
     if (!c->active)
@@ -209,10 +255,10 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
     if (stale.key != 0)
         vcap_record_release(&stale);
     if (record.mine != vcap_ledger_mine(&vcap_process.ledger))
-        vcap_record_follow(pointer);
+        vcap_record_follow(record.key);
     return result;
 undo:
-    give_back(pointer);
+    give_back(handle);
     release(c->device, c->bytes, c->mine);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -2,10 +2,14 @@
  * Reserve, call, settle: what every charging hook does.
  *
  *     struct vcap_charge c;
- *     CUresult result = vcap_charge_begin(&c, VCAP_ROW_cuX, bytes);     refused:
- * CUDA_ERROR_OUT_OF_MEMORY if (result != CUDA_SUCCESS) return result; result = real.cuX(... locals
- * ...); result = vcap_charge_end(&c, result, pointer, bytes_it_really_costs, cuMemFree of that
- * ABI); if (result == CUDA_SUCCESS) *out = local;
+ *     CUresult result = vcap_charge_begin(&c, VCAP_ROW_cuX, bytes);
+ *
+ *     if (result != CUDA_SUCCESS)
+ *         return result;                                    refused: CUDA_ERROR_OUT_OF_MEMORY
+ *     result = real.cuX(... locals ...);
+ *     result = vcap_charge_end(&c, result, pointer, bytes_that_it_costs, give_back);
+ *     if (result == CUDA_SUCCESS)
+ *         *out = local;
  *
  * Reservation comes first, so that no race ever holds more than the ceiling; on any failure it is
  * given back.  Out-parameters are the caller's and are written only on success.
@@ -31,9 +35,14 @@ struct vcap_charge {
     uint64_t mine;  /* the slot it was reserved in */
 };
 
-/* For memory of the current context's device.  bytes 0 or no context: the driver is left to answer.
- */
+/* For memory of the current context: goes with it.  bytes 0 or no context: the driver is left to
+ * answer. */
 CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes);
+
+/* For memory of a named device that belongs to no context.  bytes 0 or no such device: the driver is
+ * left to answer. */
+CUresult vcap_charge_begin_on(struct vcap_charge *c, unsigned row, CUdevice ordinal,
+                              uint64_t bytes);
 
 /*
  * Books the driver's answer.  pointer: what it allocated; bytes: what that costs by its rule, more
@@ -43,12 +52,24 @@ CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes);
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
                          CUresult (*give_back)(uint64_t pointer));
 
+/* The same for other handles than device pointers: their key in the live map is of its own kind. */
+CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
+                            uint64_t handle, uint64_t bytes,
+                            CUresult (*give_back)(uint64_t handle));
+
 /*
  * Overhead of a context: charged like memory, shown apart, tied to nothing in the live map. Returns
  * CUDA_ERROR_OUT_OF_MEMORY if it has no room (force: booked anyway, the GPU may be over).
  */
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force);
 void vcap_overhead_release(struct vcap_device *device, uint64_t bytes);
+
+/*
+ * An amount that its owner keeps (account.h), in the present place only: 0, -EDQUOT (refused and said),
+ * -ESTALE (the slot is not ours any more), -errno.
+ */
+int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force,
+                       uint64_t *mine);
 
 /* Takes the charge of a record off that has left the live map. */
 void vcap_record_release(const struct vcap_live *record);

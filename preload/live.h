@@ -9,8 +9,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* What a handle is of; part of the key, so that a host address and a device pointer never meet. */
+enum vcap_live_kind {
+    VCAP_LIVE_MEMORY = 0, /* device pointers */
+    VCAP_LIVE_ARRAY,
+    VCAP_LIVE_MIPMAP,
+    VCAP_LIVE_EXTERNAL, /* imported external memory */
+    VCAP_LIVE_HANDLE    /* cuMemCreate */
+};
+static inline uint64_t vcap_live_key(enum vcap_live_kind kind, uint64_t handle)
+{
+    return handle ^ (uint64_t)kind << 60; /* user addresses have at most 57 bits */
+}
+
 struct vcap_live {
-    uint64_t key; /* device pointer */
+    uint64_t key; /* vcap_live_key; a device pointer is its own key */
     uint64_t bytes;
     uint64_t mine;  /* the place in the ledger (vcap_ledger_mine) that this is charged in */
     uint64_t birth; /* vcap_live_sweep_number() when it was entered */

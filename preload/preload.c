@@ -19,6 +19,7 @@
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_path.h"
 #include "enforcer/ledger_reap.h"
+#include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
 
@@ -194,6 +195,7 @@ static enum vcap_mode set_up(void)
         vcap_live_forget();
         vcap_context_forget();
         vcap_primaries_forget();
+        vcap_accounts_forget();
         return mode_of(config);
     }
     if (!config_read) {
@@ -417,6 +419,7 @@ bool vcap_slot_renew(void)
                     note_device(&vcap_process.device[i]);
             vcap_live_each(charge_again, NULL);
             vcap_context_charge_again();
+            vcap_accounts_charge_again();
             if (had_one)
                 vcap_log(VCAP_LOG_WARN,
                          "this process's slot in ledger %s was taken from it; it has a new one and "

@@ -59,7 +59,7 @@ struct call {
 static uint64_t held(void)
 {
     const char *path = getenv("VRAMCAP_LEDGER");
-    uint64_t bytes = access(path, F_OK) == 0 ? ledger_charged(path, 0) : 0;
+    uint64_t bytes = path != NULL && access(path, F_OK) == 0 ? ledger_charged(path, 0) : 0;
 
     return bytes == UINT64_MAX ? 0 : bytes; /* no row yet */
 }

@@ -205,7 +205,7 @@ static void damaged_and_foreign_versions_are_errors(void **state)
     const struct fixture *f = *state;
     static struct child_output output;
     uint32_t word = 2;
-    struct stat st;
+    struct stat st = {.st_size = 0};
     int fd;
 
     scenario_run(f, "a_ceiling_is_in_force", NULL, &output);

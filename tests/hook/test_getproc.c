@@ -172,7 +172,7 @@ static bool next(FILE *file, struct answer *a)
  * VRAMCAP_SIM_ALIAS, those in which no address is an export's. */
 static unsigned compare(FILE *named, FILE *bare, FILE *hooked)
 {
-    struct answer n, b, h;
+    struct answer n = {.result = 0}, b = n, h = n;
     unsigned wrong = 0, count = 0;
 
     while (next(named, &n)) {

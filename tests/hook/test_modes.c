@@ -87,8 +87,8 @@ static int the_drivers_calls_of_itself_are_charged_once(void)
     OK(api.cuInit(0));
     OK(api.cuCtxCreate(&context, 0, 0)); /* goes on to cuCtxCreate_v2 */
     SAME(charged(0), 50 * MIB);
-    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 512, 100 * 2048, 4)); /* goes on to cuMemAlloc_v2 */
-    SAME(charged(0), 50 * MIB + pitch * 100 * 2048);
+    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 512, 204800, 4)); /* goes on to cuMemAlloc_v2 */
+    SAME(charged(0), 50 * MIB + pitch * 204800);
     OK(api.cuMemFree_v2(pointer));
     SAME(charged(0), 50 * MIB);
     OK(api.cuCtxDestroy_v2(context));

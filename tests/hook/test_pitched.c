@@ -5,7 +5,7 @@
 
 static int thin_rows_are_charged_at_the_drivers_pitch(void)
 {
-    const uint64_t rows = 8 * 1024 * 1024;
+    const uint64_t rows = 8 * MIB;
     CUdeviceptr pointer = 0;
     size_t pitch = 0;
 
@@ -48,7 +48,7 @@ static int a_difference_without_room_is_given_back_and_refused(void)
 
     OK(begin(0));
     /* at 512 bytes a row this is 512 MiB, at 4096 it is 4 GiB */
-    REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 1024 * 1024, 4));
+    REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, MIB, 4));
     SAME(pointer, 0x77);
     SAME(pitch, 0x55);
     SAME(charged(0), 0);
@@ -73,7 +73,7 @@ static int rows_that_cannot_fit_are_refused_before_the_driver(void)
     size_t pitch = 0x55;
 
     OK(begin(0));
-    REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 8 * 1024 * 1024, 4));
+    REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 8 * MIB, 4));
     REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, SIZE_MAX - 5, SIZE_MAX - 5, 4));
     REFUSED(api.cuMemAllocPitch_v2(&pointer, &pitch, 1ull << 40, 1ull << 40, 4));
     SAME(pointer, 0x77);

@@ -111,7 +111,7 @@ static bool write_state(int32_t slot, uint64_t word)
     int fd = open(self.ledger, O_RDWR);
     bool ok = fd >= 0 && read(fd, &header, sizeof(header)) == (ssize_t)sizeof(header) &&
               pwrite(fd, &word, sizeof(word),
-                     (off_t)(header.slot_offset + (uint32_t)slot * header.slot_stride)) ==
+                     (off_t)header.slot_offset + (off_t)slot * header.slot_stride) ==
                   (ssize_t)sizeof(word);
 
     if (fd >= 0)
@@ -145,9 +145,9 @@ static bool forget_charges(int32_t slot)
 
     memset(&cell, 0, sizeof(cell));
     for (uint32_t g = 0; ok && g < header.gpu_count; g++) {
-        off_t at = (off_t)(header.cell_offset +
-                           ((uint32_t)slot * header.gpu_count + g) * header.cell_stride);
-        off_t row = (off_t)(header.gpu_offset + g * header.gpu_stride);
+        off_t at =
+            (off_t)header.cell_offset + ((off_t)slot * header.gpu_count + g) * header.cell_stride;
+        off_t row = (off_t)header.gpu_offset + (off_t)g * header.gpu_stride;
 
         ok = pwrite(fd, &cell, sizeof(cell), at) == (ssize_t)sizeof(cell) &&
              pread(fd, &gpu, sizeof(gpu), row) == (ssize_t)sizeof(gpu);

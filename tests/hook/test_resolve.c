@@ -175,7 +175,8 @@ static int allocate_once(void)
 {
     int (*calls)(void) = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "interposer_calls");
     CUdeviceptr pointer;
-    int expected = getenv("EXPECTED_CALLS") == NULL ? 0 : atoi(getenv("EXPECTED_CALLS"));
+    const char *text = getenv("EXPECTED_CALLS");
+    int expected = text == NULL ? 0 : atoi(text);
 
     OK(begin(0));
     OK(api.cuMemAlloc_v2(&pointer, 600 * MIB));
@@ -206,7 +207,7 @@ static int only_finish(void)
 {
     for (int i = 0; i < 2; i++)
         for (size_t row = 0; row < ROWS; row++)
-            dlsym(driver(), rows[row].symbol);
+            (void)dlsym(driver(), rows[row].symbol);
     CHECK(dlsym(RTLD_NEXT, "cuNoSuchThing") == NULL);
     CHECK(dlsym(RTLD_DEFAULT, "malloc") != NULL);
     return 0;

@@ -65,10 +65,18 @@ static void say(struct answer *a, const char *format, ...)
         a->length += (size_t)length;
 }
 
+static uint64_t number_of(const char *word)
+{
+    return word == NULL ? 0 : strtoull(word, NULL, 0);
+}
+
 static size_t size_of(const char *word)
 {
-    char *end;
-    size_t size = (size_t)strtoull(word, &end, 0);
+    char *end = NULL;
+    size_t size = word == NULL ? 0 : (size_t)strtoull(word, &end, 0);
+
+    if (end == NULL)
+        return 0;
 
     switch (*end) {
     case 'k':
@@ -283,7 +291,7 @@ static void memory_command(struct answer *a, char **word)
         after = errno;
         say(a, "%d %d", (int)result, after);
     } else if (is(word[0], "free")) {
-        pointer = (CUdeviceptr)strtoull(word[1], NULL, 0);
+        pointer = (CUdeviceptr)number_of(word[1]);
         if (is(word[2], "v1"))
             result = api.cuMemFree((CUdeviceptr_v1)pointer);
         else
@@ -297,10 +305,10 @@ static void memory_command(struct answer *a, char **word)
         result = api.cuMemGetInfo_v2(&free_bytes, &total);
         say(a, "%d %zu %zu", (int)result, free_bytes, total);
     } else if (is(word[0], "total") && is(word[2], "1")) {
-        result = api.cuDeviceTotalMem(&total_old, atoi(word[1]));
+        result = api.cuDeviceTotalMem(&total_old, (int)number_of(word[1]));
         say(a, "%d %u", (int)result, total_old);
     } else if (is(word[0], "total")) {
-        result = api.cuDeviceTotalMem_v2(&total, atoi(word[1]));
+        result = api.cuDeviceTotalMem_v2(&total, (int)number_of(word[1]));
         say(a, "%d %zu", (int)result, total);
     } else {
         result =

@@ -18,8 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 static uint64_t now_ms(void)
 {
     struct timespec now;
@@ -55,7 +53,7 @@ const struct fixture_draw *fixture_draw(void)
 
 bool fixture_only_own_programs(void)
 {
-    return TEST_SANITIZED[0] != 0 && TEST_RUNTIME[0] == 0;
+    return TEST_NO_RUNTIME != 0;
 }
 
 /* ---- directories ---- */
@@ -171,14 +169,14 @@ static void put_drawn(struct block *b)
 char **fixture_environment(const struct fixture *f, const char *const *extra)
 {
     enum { ROOM = 512, TEXT = 131072 };
-    char *memory = calloc(1, ROOM * sizeof(char *) + TEXT);
+    char **memory = calloc(ROOM + TEXT / sizeof(char *), sizeof(char *));
     char front[1024] = "", behind[1024] = "", preload[4096], name[128];
     const char *library = TEST_LIBRARY;
-    struct block b = {.list = (char **)(void *)memory, .room = ROOM};
+    struct block b = {.list = memory, .room = ROOM};
 
     if (memory == NULL)
         abort();
-    b.text = memory + ROOM * sizeof(char *);
+    b.text = (char *)(memory + ROOM);
     b.end = b.text + TEXT;
     for (char **entry = environ; *entry != NULL; entry++)
         if (!is_ours(*entry) && b.count + 32 < ROOM)

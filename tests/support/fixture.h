@@ -34,9 +34,8 @@
 #include "enforcer/ledger_read.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define FIXTURE_DEADLINE_MS                                                                        \
-    20000u /* for anything that should take no time; sanitizers are slow                           \
-            */
+/* for anything that should take no time; sanitizers are slow */
+#define FIXTURE_DEADLINE_MS 20000u
 
 struct fixture {
     char directory[64];

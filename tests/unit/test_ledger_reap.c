@@ -4,10 +4,7 @@
 #include "test_ledger_box.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 
 #define WHOLE 40
 
@@ -25,23 +22,6 @@ static void assert_the_whole_is_ours(void)
     assert_int_equal(box_charge(&ledger, WHOLE), 0);
     assert_int_equal(box_held(&ledger), WHOLE);
     assert_int_equal(vcap_ledger_header(&ledger)->anomalies, 0);
-}
-
-static uint64_t parse_start_time(const char *path)
-{
-    char text[512] = "";
-    const char *at;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd >= 0) {
-        if (read(fd, text, sizeof(text) - 1) < 0)
-            text[0] = 0;
-        close(fd);
-    }
-    at = strrchr(text, ')');
-    for (int field = 2; at != NULL && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    return at == NULL ? 0 : strtoull(at + 1, NULL, 10);
 }
 
 /* ---- the dead ---- */
@@ -109,24 +89,6 @@ static void what_a_killed_reaper_left_dead_is_finished_by_the_next(void **state)
     vcap_ledger_close(&ledger);
 }
 
-static int stay(void *arg)
-{
-    struct vcap_ledger l;
-    const uint64_t *units = arg;
-    int rc = box_open(&l, VCAP_OPEN_CLAIM);
-
-    if (rc != 0) {
-        box_put(10, (uint64_t)-rc);
-        box_add(0, 1);
-        return 1;
-    }
-    if (*units != 0 && box_charge(&l, *units) != 0)
-        return 2;
-    box_add(0, 1);
-    for (;;)
-        pause();
-}
-
 static void a_full_table_says_so_and_a_death_makes_room(void **state)
 {
     pid_t pids[4];
@@ -135,7 +97,7 @@ static void a_full_table_says_so_and_a_death_makes_room(void **state)
     (void)state;
     assert_true(box_make(4, WHOLE));
     for (int p = 0; p < 4; p++)
-        pids[p] = box_start(stay, &none);
+        pids[p] = box_start(box_stay, &none);
     assert_true(box_await(0, 4));
     assert_int_equal(box_get(10), 0);
     assert_int_equal(box_open(&ledger, VCAP_OPEN_CLAIM), -EUSERS);
@@ -183,7 +145,7 @@ static void racing_claimers_all_find_room_in_a_table_full_of_dead(void **state)
         unlink(box_path);
         assert_true(box_make(8, WHOLE));
         for (int p = 0; p < 8; p++)
-            pids[p] = box_start(stay, &one);
+            pids[p] = box_start(box_stay, &one);
         assert_true(box_await(0, 8));
         for (int p = 0; p < 8; p++) {
             kill(pids[p], SIGKILL);
@@ -235,7 +197,7 @@ static void a_pid_slot_is_judged_by_number_and_start_time(void **state)
     ledger.gpus[0].total = vcap_lf_total(30, number, 1);
     slot->pid = (uint32_t)getpid();
     slot->pidns = ledger.pidns;
-    slot->start_time = parse_start_time("/proc/self/stat");
+    slot->start_time = box_start_time("/proc/self/stat");
     slot->state = vcap_lf_state(1, VCAP_LF_KIND_PID, VCAP_LF_LIVE);
     assert_true(slot->start_time != 0);
     assert_int_equal(box_charge(&ledger, 11), -EDQUOT);
@@ -486,160 +448,6 @@ static void no_child_of_a_fork_storm_inherits_a_lock(void **state)
     assert_int_equal(box_run(claim_in_a_fork_storm, NULL), 0);
 }
 
-/* ---- signal handlers ---- */
-
-static volatile sig_atomic_t handler_took, handler_gave, handler_failed;
-
-static void charge_in_a_handler(int number)
-{
-    int saved = errno, rc;
-
-    (void)number;
-    if (vcap_ledger_release(&ledger, 0, UNIT) != 0)
-        handler_failed = 1;
-    handler_gave++;
-    rc = box_charge(&ledger, 1);
-    if (rc == 0)
-        handler_took++;
-    else if (rc != -EDEADLK && rc != -EDQUOT)
-        handler_failed = 1;
-    errno = saved;
-}
-
-static void a_handler_that_interrupts_a_charge_neither_hangs_nor_loses(void **state)
-{
-    struct sigaction action = {.sa_handler = charge_in_a_handler, .sa_flags = SA_RESTART}, old;
-    const struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
-    uint64_t end;
-    long rounds = 0;
-
-    (void)state;
-    assert_true(box_make(4, 1000000));
-    assert_int_equal(box_open(&ledger, VCAP_OPEN_CLAIM), 0);
-    assert_int_equal(box_charge(&ledger, 500000), 0);
-    sigaction(SIGALRM, &action, &old);
-    setitimer(ITIMER_REAL, &often, NULL);
-    end = vcap_clock_ns(CLOCK_MONOTONIC) + UINT64_C(700000000);
-    for (; vcap_clock_ns(CLOCK_MONOTONIC) < end; rounds++)
-        for (int i = 0; i < 100; i++)
-            if (box_charge(&ledger, 1) != 0 || vcap_ledger_release(&ledger, 0, UNIT) != 0)
-                handler_failed = 1;
-    setitimer(ITIMER_REAL, &never, NULL);
-    sigaction(SIGALRM, &old, NULL);
-    assert_false(handler_failed);
-    assert_true(handler_gave > 100 && rounds > 0);
-    assert_int_equal(box_held(&ledger), 500000 + handler_took - handler_gave);
-    assert_int_equal(box_charged(&ledger), box_held(&ledger));
-    vcap_ledger_close(&ledger);
-}
-
-static void a_release_put_off_for_a_lost_slot_is_not_taken_from_the_next(void **state)
-{
-    (void)state;
-    begin(4);
-    assert_int_equal(box_charge(&ledger, 9), 0);
-    ledger.local[0].deferred = 4; /* as a handler leaves it */
-    ledger.slots[ledger.slot].state = vcap_lf_state(9, VCAP_LF_KIND_NONE, VCAP_LF_FREE);
-    assert_int_equal(box_charge(&ledger, 1), -ESTALE);
-    assert_int_equal(vcap_ledger_claim(&ledger, VCAP_LF_MODE_ENFORCE), 0);
-    assert_int_equal(box_charge(&ledger, 5), 0);
-    assert_int_equal(box_charged(&ledger), 5);
-    vcap_ledger_close(&ledger);
-}
-
-/* ---- namespaces ---- */
-
-/* /proc is still that of the namespace outside, where our number is another process's. */
-static int start_time_without_our_own_proc(void *arg)
-{
-    struct vcap_ledger l;
-    pid_t pid;
-
-    (void)arg;
-    if (unshare(CLONE_NEWPID) != 0)
-        return 77;
-    pid = fork();
-    if (pid == 0) {
-        uint64_t own = parse_start_time("/proc/self/stat");
-
-        if (box_open(&l, VCAP_OPEN_CLAIM) != 0)
-            _exit(1);
-        _exit(l.slots[l.slot].start_time == own || l.slots[l.slot].start_time == 0 ? 0 : 2);
-    }
-    return box_end(pid);
-}
-
-static void a_start_time_is_never_read_from_another_namespaces_proc(void **state)
-{
-    int rc;
-
-    (void)state;
-    assert_true(box_make(4, WHOLE));
-    rc = box_run(start_time_without_our_own_proc, NULL);
-    if (rc == 77)
-        skip();
-    assert_int_equal(rc, 0);
-}
-
-static int in_overlay(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static int in_overlay(const char *format, ...)
-{
-    char command[1024];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(command, sizeof(command), format, args);
-    va_end(args);
-    return system(command); /* NOLINT: the words are ours */
-}
-
-/* On overlayfs a mapping does not keep a lock: the slot must be of kind PID, and still be reaped.
- */
-static int fall_back_on_overlayfs(void *arg)
-{
-    uint64_t units = 30;
-
-    (void)arg;
-    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("tmpfs", box_folder, "tmpfs", 0, "size=16m") != 0 ||
-        in_overlay("cd %s && mkdir lower upper work merged && mount -t overlay overlay -o "
-                   "lowerdir=lower,upperdir=upper,workdir=work merged 2>/dev/null",
-                   box_folder) != 0)
-        return 77;
-    snprintf(box_path, sizeof(box_path), "%s/merged/ledger", box_folder);
-    if (!box_make(8, WHOLE) || box_open(&ledger, VCAP_OPEN_CLAIM) != 0)
-        return 1;
-    if (vcap_lf_state_kind(ledger.slots[ledger.slot].state) == VCAP_LF_KIND_LOCK)
-        return 78; /* this kernel's overlayfs keeps locks */
-    if (vcap_lf_state_kind(ledger.slots[ledger.slot].state) != VCAP_LF_KIND_PID)
-        return 2;
-    {
-        pid_t pid = box_start(stay, &units);
-
-        if (!box_await(0, 1))
-            return 3;
-        if (box_charge(&ledger, 11) != -EDQUOT) /* alive, though without a lock */
-            return 4;
-        kill(pid, SIGKILL);
-        box_end(pid);
-    }
-    if (box_charge(&ledger, WHOLE) != 0)
-        return 5;
-    return box_run(box_charge_and_die, &units) == 2 ? 0 : 6;
-}
-
-static void without_working_locks_slots_are_judged_by_pid(void **state)
-{
-    int rc;
-
-    (void)state;
-    rc = box_run(fall_back_on_overlayfs, NULL);
-    if (rc == 77 || rc == 78)
-        skip();
-    assert_int_equal(rc, 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -657,10 +465,6 @@ int main(void)
         BOX_TEST(exec_gives_back_what_the_old_image_held),
         BOX_TEST(nobody_waits_for_a_process_that_was_stopped_in_the_middle),
         BOX_TEST(no_child_of_a_fork_storm_inherits_a_lock),
-        BOX_TEST(a_handler_that_interrupts_a_charge_neither_hangs_nor_loses),
-        BOX_TEST(a_release_put_off_for_a_lost_slot_is_not_taken_from_the_next),
-        BOX_TEST(a_start_time_is_never_read_from_another_namespaces_proc),
-        BOX_TEST(without_working_locks_slots_are_judged_by_pid),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

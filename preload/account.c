@@ -1,0 +1,112 @@
+/*
+ * The list of accounts that hold something.  One lock for all: it is taken for the time of a ledger
+ * operation, which may include a look for the dead when room is short.
+ */
+#include "preload/account.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "preload/charge.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_account *all;
+
+static void link_in(struct vcap_account *a)
+{
+    a->previous = NULL;
+    a->next = all;
+    if (all != NULL)
+        all->previous = a;
+    all = a;
+}
+
+static void link_out(struct vcap_account *a)
+{
+    if (a->previous != NULL)
+        a->previous->next = a->next;
+    else
+        all = a->next;
+    if (a->next != NULL)
+        a->next->previous = a->previous;
+    a->next = a->previous = NULL;
+}
+
+/* 0, -EDQUOT, -ESTALE; the lock is held. */
+static int set(struct vcap_account *a, struct vcap_device *device, unsigned row, uint64_t bytes,
+               bool force)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    uint64_t old = a->mine == vcap_ledger_mine(l) ? a->bytes : 0;
+    int rc = 0;
+
+    if (bytes > old)
+        rc = vcap_amount_charge(device, row, bytes - old, force, &a->mine);
+    else if (bytes < old)
+        vcap_ledger_release_in(l, a->mine, device->gpu, old - bytes);
+    if (rc != 0)
+        return rc;
+    if (a->bytes == 0 && bytes != 0)
+        link_in(a);
+    else if (a->bytes != 0 && bytes == 0)
+        link_out(a);
+    a->bytes = bytes;
+    return 0;
+}
+
+CUresult vcap_account_set(struct vcap_account *a, unsigned row, uint64_t bytes, bool force)
+{
+    struct vcap_device *device;
+    int rc;
+
+    if (vcap_mode_now() == VCAP_MODE_PASSIVE || vcap_mode_now() == VCAP_MODE_DENY)
+        return CUDA_SUCCESS;
+    device = vcap_device(a->ordinal);
+    if (device == NULL)
+        return CUDA_SUCCESS;
+    for (int tries = 0;; tries++) {
+        pthread_mutex_lock(&lock);
+        rc = set(a, device, row, bytes, force);
+        pthread_mutex_unlock(&lock);
+        /* renewing takes this lock in turn, so it is done without it */
+        if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
+            return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+}
+
+bool vcap_account_room(CUdevice ordinal, uint64_t bytes)
+{
+    const struct vcap_device *device = vcap_device(ordinal);
+    uint64_t ceiling, held;
+
+    if (device == NULL)
+        return true;
+    ceiling = vcap_device_ceiling(device);
+    held = vcap_ledger_held(&vcap_process.ledger, device->gpu);
+    return ceiling == VCAP_NO_LIMIT || (held <= ceiling && bytes <= ceiling - held);
+}
+
+void vcap_accounts_charge_again(void)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    uint64_t mine = vcap_ledger_mine(l);
+
+    pthread_mutex_lock(&lock);
+    for (struct vcap_account *a = all; a != NULL; a = a->next) {
+        if (a->mine == mine)
+            continue;
+        vcap_ledger_charge_in(l, mine, vcap_process.device[a->ordinal].gpu, a->bytes, VCAP_NO_LIMIT,
+                              VCAP_BOOK_ABOVE, NULL);
+        a->mine = mine;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void vcap_accounts_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    memcpy(&lock, &fresh, sizeof(fresh));
+    all = NULL;
+}
