@@ -160,11 +160,12 @@ void vcap_primaries_forget(void)
 static CUresult retain_begin(CUdevice dev)
 {
     struct vcap_device *device;
+    bool active = primary_is_active(dev) == 1; /* then nothing new is made, whoever made it */
     CUresult result = CUDA_SUCCESS;
     uint64_t cost = 0;
 
     pthread_mutex_lock(&retain_lock);
-    if (primaries[dev].retaining == 0 && !vcap_primary_is_known(dev)) {
+    if (primaries[dev].retaining == 0 && !active && !vcap_primary_is_known(dev)) {
         result = reserve(dev, VCAP_ROW_cuDevicePrimaryCtxRetain, &device, &cost);
         primaries[dev].reserved = device != NULL && result == CUDA_SUCCESS ? cost : 0;
     }
