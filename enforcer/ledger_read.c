@@ -298,7 +298,7 @@ static bool cells_disagree(const struct reading *r, uint32_t row)
 static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot_gpu *out)
 {
     const struct vcap_lf_gpu *g = &r->gpus[row];
-    uint64_t gone_units = 0, overhead = 0, room;
+    uint64_t gone_units = 0, overhead = 0, held, room;
     bool overhead_known = true;
     for (uint32_t s = 0; s < r->header.slot_count; s++) {
         const struct slot_copy *copy = &r->slots[s];
@@ -323,14 +323,16 @@ static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot
     out->ceiling_bytes = vcap_ceiling_bytes(g->ceiling);
     out->ceiling_source = (enum vcap_lf_source)vcap_lf_ceiling_source(g->ceiling);
     out->gone_bytes = gone_units * VCAP_LF_UNIT_BYTES;
-    out->charged_bytes = (total_units - gone_units) * VCAP_LF_UNIT_BYTES;
+    held = (total_units - gone_units) * VCAP_LF_UNIT_BYTES;
+    out->held_bytes = held;
+    out->charged_bytes = held > overhead ? held - overhead : 0;
     out->overhead_bytes = overhead_known ? overhead : VCAP_UNKNOWN;
-    out->over = out->charged_bytes > out->ceiling_bytes;
+    out->over = held > out->ceiling_bytes;
     room = out->ceiling_bytes < out->card_bytes ? out->ceiling_bytes : out->card_bytes;
     if (out->ceiling_bytes == VCAP_NO_LIMIT)
         out->free_bytes = VCAP_UNKNOWN;
     else
-        out->free_bytes = room > out->charged_bytes ? room - out->charged_bytes : 0;
+        out->free_bytes = room > held ? room - held : 0;
     out->peak_bytes = g->peak_bytes;
     out->refusals = g->refusals;
     out->refused_bytes = g->refused_bytes;
@@ -407,6 +409,14 @@ static int fill_events(const struct reading *r, struct vcap_snapshot *out)
 
 /* ---- the whole ---- */
 
+/* What a process holds less its known overhead, which is shown apart. */
+static uint64_t without_overhead(uint64_t held, const struct vcap_lf_cell *c)
+{
+    if (c->overhead_bytes == VCAP_UNKNOWN)
+        return held;
+    return held > c->overhead_bytes ? held - c->overhead_bytes : 0;
+}
+
 static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
 {
     out->processes = calloc(r->header.slot_count, sizeof *out->processes);
@@ -438,9 +448,11 @@ static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
             const struct vcap_lf_cell *c = &copy->cells[row];
             if (!uses_gpu(copy, row))
                 continue;
+            uint64_t held = held_units(c, s, r->gpus[row].total) * VCAP_LF_UNIT_BYTES;
             p->charges[p->charge_count++] = (struct vcap_snapshot_charge){
                 .gpu = g,
-                .charged_bytes = held_units(c, s, r->gpus[row].total) * VCAP_LF_UNIT_BYTES,
+                .held_bytes = held,
+                .charged_bytes = without_overhead(held, c),
                 .overhead_bytes = c->overhead_bytes,
                 .peak_bytes = c->peak_bytes,
                 .imported_bytes = c->imported_bytes,

@@ -27,7 +27,8 @@ struct vcap_snapshot_gpu {
     uint64_t card_bytes;    /* VCAP_UNKNOWN if 0 in the file */
     uint64_t ceiling_bytes; /* VCAP_NO_LIMIT: none */
     enum vcap_lf_source ceiling_source;
-    uint64_t charged_bytes;  /* overhead included, the dead not */
+    uint64_t held_bytes;     /* all that counts against the ceiling: charged and known overhead */
+    uint64_t charged_bytes;  /* without known overhead, and without the dead */
     uint64_t gone_bytes;     /* what the dead still hold in the ledger until they are reaped */
     uint64_t overhead_bytes; /* VCAP_UNKNOWN as soon as it is for one living process of this GPU */
     uint64_t free_bytes; /* below the lower of ceiling and card; VCAP_UNKNOWN without a ceiling */
@@ -40,8 +41,9 @@ struct vcap_snapshot_gpu {
 /* What one process holds on one GPU. */
 struct vcap_snapshot_charge {
     uint32_t gpu; /* position in vcap_snapshot.gpus */
+    uint64_t held_bytes; /* charged and known overhead */
     uint64_t charged_bytes;
-    uint64_t overhead_bytes; /* part of charged_bytes; VCAP_UNKNOWN */
+    uint64_t overhead_bytes; /* not in charged_bytes; VCAP_UNKNOWN */
     uint64_t peak_bytes;
     uint64_t imported_bytes;
     uint64_t limit_bytes; /* the process's own lower ceiling; VCAP_NO_LIMIT: none */

@@ -92,10 +92,10 @@ static void the_table_shows_gpus_and_processes(void **state)
                         "0.0 - 0.0 0");
     assert_string_equal(line_with("GPU-2021"),
                         "2 GPU-20212223-2425-2627-2829-2a2b2c2d2e2f 100.0 host "
-                        "150.0 30.0 0.0 0.0 0 OVER");
+                        "120.0 30.0 0.0 0.0 0 OVER");
     assert_string_equal(line_with("serve"), "101 serve alive enforce 0 1000.0 - 1000.0 0.0");
     assert_string_equal(line_with("30.0   150.0"),
-                        "101 serve alive enforce 2 150.0 30.0 150.0 0.0");
+                        "101 serve alive enforce 2 120.0 30.0 150.0 0.0");
     assert_string_equal(line_with("worker"), "105 worker gone enforce 0 500.0 - 500.0 0.0");
     assert_string_equal(line_with("of gone"),
                         "GPU 0: 500.0 MiB of gone processes, free for the next that needs room");

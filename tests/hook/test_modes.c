@@ -45,7 +45,7 @@ static int audit_counts_a_pitched_allocation_once(void)
 
     OK(begin(0));
     OK(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
-    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 64 * 1024,
+    OK(api.cuMemAllocPitch_v2(&pointer, &pitch, 4, 65536,
                               4)); /* 32 MiB at 512 bytes a row, 256 in the end */
     SAME(charged(0), 1280 * MIB);
     SAME(gpu_row(0).audit_refusals, 1);

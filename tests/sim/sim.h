@@ -20,9 +20,12 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953434156) /* "VACSIM01" */
-#define SIM_LAYOUT 1U
+#define SIM_LAYOUT 2U
 #define SIM_MAX_CARDS 16U
 #define SIM_MAX_ROWS 512U
+#define SIM_MAX_SHARES 4096U
+#define SIM_SHARE_USERS 16U
+#define SIM_SHARE_NOTE 64U
 #define SIM_LOCK_BASE INT64_C(0x40000000)
 
 /* Bytes on one card, either of one process or of all. `used` is what the card
@@ -50,12 +53,29 @@ struct sim_process_row {
 	struct sim_amounts share[SIM_MAX_CARDS];
 };
 
+/* Memory that several processes can hold (sim_share.h). */
+struct sim_share_user {
+	uint32_t row, count; /* count 0: none */
+};
+
+struct sim_share {
+	uint64_t id; /* 0: free; written last */
+	uint32_t card, counter;
+	uint64_t offset, bytes; /* of its bytes in this file */
+	struct sim_amounts cost;
+	unsigned char note[SIM_SHARE_NOTE];
+	struct sim_share_user user[SIM_SHARE_USERS]; /* in order of arrival */
+};
+
 struct sim_file {
 	uint64_t magic; /* written last */
 	uint32_t layout, cards;
 	pthread_mutex_t lock;
 	struct sim_card_row card[SIM_MAX_CARDS];
 	struct sim_process_row row[SIM_MAX_ROWS];
+	uint64_t share_serial, share_end;
+	uint32_t share_top; /* shares below this one */
+	struct sim_share share[SIM_MAX_SHARES];
 };
 
 /* An open state file. fd is -1 for a private one, which no other process sees. */

@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_internal.h"
+#include "sim_window.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -184,6 +185,7 @@ bool sim_is_device_address(CUdeviceptr address)
 	bool inside = false;
 
 	sim_lock_take();
+	inside = sim_window_at(address) != NULL;
 	for (unsigned int id = 0; id < SIM_REGIONS; id++)
 		inside = inside || address - region[id].base < region[id].size;
 	sim_lock_drop();
@@ -379,7 +381,7 @@ bool sim_arena_find(CUdeviceptr address, struct sim_allocation *found)
 	struct sim_extent *extent = extent_at(address);
 
 	if (!extent)
-		return false;
+		return sim_window_find(address, found);
 	*found = (struct sim_allocation){ .base = extent->base,
 					  .bytes = extent->bytes,
 					  .owner = extent->owner,
@@ -480,6 +482,8 @@ unsigned char *sim_arena_bytes(CUdeviceptr address, size_t bytes)
 {
 	struct sim_allocation found;
 
+	if (!extent_at(address))
+		return sim_window_bytes(address, bytes);
 	if (!sim_arena_find(address, &found) || bytes > found.bytes - (address - found.base))
 		return NULL;
 	struct sim_extent *extent = extent_at(address);

@@ -1,14 +1,11 @@
 /*
- * Stream-ordered allocation: the calls, on top of the pools. Physical handles in their
- * simplest form: nothing can be mapped.
+ * Stream-ordered allocation: the calls, on top of the pools.
  *
- * Both belong to the device, not to a context, and so outlive it. The pool is that of the
+ * It belongs to the device, not to a context, and so outlives it. The pool is that of the
  * stream's device, whatever context is current. A free takes any pointer that cuMemFree
  * takes but NULL; memory of no pool is freed at once.
  */
 #include "sim_pool.h"
-
-#include <stdlib.h>
 
 static CUresult alloc_in(struct sim_pool *pool, CUdeviceptr *dptr, size_t bytes, CUstream stream,
                          const struct sim_context *context)
@@ -109,79 +106,4 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
     SIM_ENTER(cuMemFreeAsync_ptsz);
     return async_free(dptr, sim_stream_twin(hStream));
-}
-
-/* --- physical handles ------------------------------------------------------- */
-
-#define GRANULARITY (UINT64_C(1) << 21)
-
-struct physical {
-    CUmemGenericAllocationHandle handle;
-    unsigned int card;
-    struct sim_delta cost;
-    struct physical *next;
-};
-
-/* sim_lock */
-static struct physical *physicals;
-static CUmemGenericAllocationHandle next_handle = 0x1000;
-
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option)
-{
-    SIM_ENTER(cuMemGetAllocationGranularity);
-    if (!granularity || !prop || (unsigned int)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
-        return CUDA_ERROR_INVALID_VALUE;
-    *granularity = GRANULARITY;
-    return CUDA_SUCCESS;
-}
-
-/* Needs no context: the device is in the properties. Host locations cost the card nothing. */
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-                     const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    SIM_ENTER(cuMemCreate);
-    if (!handle || !prop || flags != 0 || size == 0 || size % GRANULARITY != 0 || size > INT64_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    bool device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (device && !sim_device_valid(prop->location.id))
-        return CUDA_ERROR_INVALID_DEVICE;
-    struct physical *physical = calloc(1, sizeof *physical);
-    if (!physical)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (device) {
-        physical->card = sim_device_card[prop->location.id];
-        physical->cost = (struct sim_delta){.used = (int64_t)size, .alloc = (int64_t)size};
-    }
-    sim_lock_take();
-    CUresult rc = sim_card_take(physical->card, physical->cost);
-    if (rc == CUDA_SUCCESS) {
-        physical->handle = next_handle++;
-        physical->next = physicals;
-        physicals = physical;
-        *handle = physical->handle;
-    }
-    sim_lock_drop();
-    if (rc != CUDA_SUCCESS)
-        free(physical);
-    return rc;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    SIM_ENTER(cuMemRelease);
-    struct physical *found = NULL;
-
-    sim_lock_take();
-    for (struct physical **at = &physicals; *at; at = &(*at)->next) {
-        if ((*at)->handle == handle) {
-            found = *at;
-            *at = found->next;
-            sim_card_give(found->card, found->cost);
-            break;
-        }
-    }
-    sim_lock_drop();
-    free(found);
-    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

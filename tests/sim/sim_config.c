@@ -83,6 +83,22 @@ static void rules_read(const char *variable, bool delays)
 	}
 }
 
+/* `64x8`: bytes and rows */
+static void tile_read(struct sim_config *config)
+{
+	const char *whole = getenv("VRAMCAP_SIM_ARRAY_TILE"), *text = whole;
+	uint64_t width = 64, rows = 8;
+
+	if (text && *text &&
+	    (!digits(&text, &width) || *text++ != 'x' || !digits(&text, &rows) || *text != '\0' || width == 0 ||
+	     width > 4096 || rows == 0 || rows > 1024)) {
+		complain("VRAMCAP_SIM_ARRAY_TILE", whole);
+		return;
+	}
+	config->tile_width = (unsigned int)width;
+	config->tile_rows = (unsigned int)rows;
+}
+
 void sim_config_read(void)
 {
 	struct sim_config *config = &sim_config;
@@ -101,6 +117,11 @@ void sim_config_read(void)
 	if (config->pool_chunk_bytes % (UINT64_C(2) << 20) != 0)
 		complain("VRAMCAP_SIM_POOL_CHUNK_MIB", getenv("VRAMCAP_SIM_POOL_CHUNK_MIB"));
 	config->pool_observed = flag("VRAMCAP_SIM_POOL_OBSERVED");
+	config->granularity_bytes = number("VRAMCAP_SIM_GRANULARITY_KIB", 2048, 4, 65536) << 10;
+	if ((config->granularity_bytes & (config->granularity_bytes - 1)) != 0)
+		complain("VRAMCAP_SIM_GRANULARITY_KIB", getenv("VRAMCAP_SIM_GRANULARITY_KIB"));
+	tile_read(config);
+	config->external_counts = number("VRAMCAP_SIM_EXTERNAL", 1, 0, 1) == 1;
 	config->alias = flag("VRAMCAP_SIM_ALIAS");
 	config->newer = flag("VRAMCAP_SIM_NEWER");
 	config->inner = flag("VRAMCAP_SIM_INNER");

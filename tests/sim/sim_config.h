@@ -23,6 +23,9 @@ struct sim_config {
 	bool bad; /* a variable does not parse: cuInit refuses */
 	int version;
 	uint64_t context_bytes, page_bytes, pitch_bytes;
+	uint64_t granularity_bytes;           /* of physical handles */
+	unsigned int tile_width, tile_rows;   /* of arrays: bytes and rows */
+	bool external_counts;                 /* imported external memory is on the card */
 	bool alias, newer, inner, bench;
 	uint64_t pool_chunk_bytes;
 	bool pool_observed;

@@ -144,6 +144,7 @@ static void context_end(struct sim_context *context)
 {
 	__atomic_store_n(&context->alive, 0U, __ATOMIC_RELEASE);
 	sim_objects_clear(context);
+	sim_resources_clear(context);
 	sim_owner_clear(&context->owner);
 	sim_card_give(context->owner.card, context_cost());
 }

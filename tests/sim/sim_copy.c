@@ -3,8 +3,9 @@
  *
  * A device argument must lie in one live allocation (or in pinned host memory), else
  * INVALID_VALUE: a copy past the end is found, not performed. The unified functions take
- * any host address too. Arrays are not there yet (NOT_SUPPORTED).
+ * any host address too.
  */
+#include "sim_array.h"
 #include "sim_internal.h"
 
 #include <string.h>
@@ -117,6 +118,7 @@ struct side {
 	CUmemorytype type;
 	uintptr_t host;
 	CUdeviceptr device;
+	CUarray array;
 	size_t x, y, z, pitch, height;
 };
 
@@ -125,6 +127,11 @@ static unsigned char *side_bytes(struct side *side, size_t width, size_t rows, s
 {
 	CUdeviceptr base = side->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)side->host : side->device;
 
+	if (side->type == CU_MEMORYTYPE_ARRAY) {
+		const size_t at[3] = { side->x, side->y, side->z }, extent[3] = { width, rows, layers };
+
+		return sim_array_bytes(side->array, at, extent, &side->pitch, &side->height);
+	}
 	if (side->pitch == 0)
 		side->pitch = side->x + width;
 	if (side->height == 0)
@@ -142,8 +149,6 @@ static CUresult box(struct side to, struct side from, size_t width, size_t rows,
 
 	if (rc != CUDA_SUCCESS || width == 0 || rows == 0 || layers == 0)
 		return rc;
-	if (to.type == CU_MEMORYTYPE_ARRAY || from.type == CU_MEMORYTYPE_ARRAY)
-		return CUDA_ERROR_NOT_SUPPORTED;
 	unsigned char *target = side_bytes(&to, width, rows, layers);
 	const unsigned char *source = side_bytes(&from, width, rows, layers);
 	if (!target || !source)
@@ -159,12 +164,14 @@ static CUresult box(struct side to, struct side from, size_t width, size_t rows,
 	(struct side)                                                                                  \
 	{                                                                                              \
 		.type = (c)->which##MemoryType, .host = (uintptr_t)(c)->which##Host, .device = (c)->which##Device, \
+		.array = (c)->which##Array, \
 		.x = (c)->which##XInBytes, .y = (c)->which##Y, .pitch = (c)->which##Pitch              \
 	}
 #define SIDE_3D(c, which)                                                                              \
 	(struct side)                                                                                  \
 	{                                                                                              \
 		.type = (c)->which##MemoryType, .host = (uintptr_t)(c)->which##Host, .device = (c)->which##Device, \
+		.array = (c)->which##Array, \
 		.x = (c)->which##XInBytes, .y = (c)->which##Y, .z = (c)->which##Z, .pitch = (c)->which##Pitch, \
 		.height = (c)->which##Height                                                           \
 	}

@@ -135,6 +135,13 @@ struct sim_host_range *sim_host_find(uintptr_t address);
 
 struct sim_object;
 
+/* Arrays and the like (sim_resource.c): ended by their own destroy call or with the context. */
+struct sim_resource {
+	struct sim_context *context;
+	struct sim_resource *next, *previous;
+	void (*end)(struct sim_resource *); /* frees it */
+};
+
 struct sim_context {
 	uint32_t alive; /* atomic; written under sim_lock */
 	bool primary;
@@ -146,6 +153,7 @@ struct sim_context {
 	CUfunc_cache cache_config;
 	CUsharedconfig shared_config;
 	struct sim_owner owner;
+	struct sim_resource *resources;
 	struct sim_object *objects; /* streams, events, modules: freed with the context */
 	struct sim_context *next_free;
 };
@@ -164,6 +172,12 @@ struct sim_owner *sim_device_owner(CUdevice device);
 struct sim_context *sim_primary(CUdevice device);
 void sim_contexts_initialise(void);
 CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device, unsigned int api_version);
+
+/* With sim_lock held. */
+void sim_resource_add(struct sim_context *context, struct sim_resource *resource,
+		      void (*end)(struct sim_resource *));
+void sim_resource_end(struct sim_resource *resource);
+void sim_resources_clear(struct sim_context *context);
 
 /* --- streams, events, modules (sim_stream.c, sim_module.c) ---------------- */
 

@@ -1,7 +1,7 @@
 /*
  * The state file: creation, liveness of rows, and the arithmetic of cards.
  *
- * Invariant, outside the lock: a card's amounts are the sums over the live rows.
+ * Invariant, outside the lock: a card's amounts are the sums over the live rows and shares.
  * Rows are written before cards, so that after a death inside the lock the rows
  * are right and the cards can be recomputed. A row is dead when the kernel has
  * dropped its owner's lock (exit, kill, exec), or when its pid, seen from the
@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include "sim.h"
+#include "sim_share.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,6 +97,7 @@ static void cards_recompute(struct sim_file *file)
 		for (unsigned int r = 0; r < SIM_MAX_ROWS; r++)
 			if (file->row[r].live)
 				amounts_add(&sum, &file->row[r].share[c]);
+		sim_shares_sum(file, c, &sum);
 		file->card[c].now = sum;
 	}
 }
@@ -116,6 +118,16 @@ static void state_unlock(struct sim_state *state)
 	(void)pthread_mutex_unlock(&state->file->lock);
 }
 
+int sim_state_lock(struct sim_state *state)
+{
+	return state_lock(state);
+}
+
+void sim_state_unlock(struct sim_state *state)
+{
+	state_unlock(state);
+}
+
 static void reap_locked(struct sim_state *state)
 {
 	struct sim_file *file = state->file;
@@ -130,8 +142,14 @@ static void reap_locked(struct sim_state *state)
 			any = true;
 		}
 	}
+	any = sim_shares_reap(state) || any;
 	if (any)
 		cards_recompute(file);
+}
+
+void sim_state_reap(struct sim_state *state)
+{
+	reap_locked(state);
 }
 
 static bool any_row_live(const struct sim_file *file)
@@ -139,7 +157,7 @@ static bool any_row_live(const struct sim_file *file)
 	for (unsigned int r = 0; r < SIM_MAX_ROWS; r++)
 		if (file->row[r].live)
 			return true;
-	return false;
+	return file->share_top > 0;
 }
 
 static void cards_set(struct sim_file *file, const uint64_t *bytes, unsigned int count)
@@ -431,6 +449,7 @@ int sim_state_snapshot(struct sim_state *state, struct sim_file *out)
 	out->cards = state->file->cards;
 	memcpy(out->card, state->file->card, sizeof out->card);
 	memcpy(out->row, state->file->row, sizeof out->row);
+	sim_shares_show(state->file, out->row);
 	state_unlock(state);
 	return 0;
 }
@@ -444,6 +463,7 @@ void sim_state_clear(struct sim_state *state)
 	for (unsigned int c = 0; c < SIM_MAX_CARDS; c++)
 		bytes[c] = state->file->card[c].total;
 	memset(state->file->row, 0, sizeof state->file->row);
+	sim_shares_clear(state);
 	cards_set(state->file, bytes, state->file->cards);
 	state_unlock(state);
 }

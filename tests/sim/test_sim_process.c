@@ -237,7 +237,7 @@ static int failures(void)
 	CHECK(cuMemFree_v2(a) == CUDA_ERROR_UNKNOWN);
 	CHECK(cuMemFree_v2(a) == CUDA_ERROR_UNKNOWN);
 	CHECK(cuMemAllocManaged(&a, 1, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_NOT_SUPPORTED);
-	CHECK(cuArrayCreate_v2(NULL, NULL) == CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(cuTexRefCreate(NULL) == CUDA_ERROR_NOT_SUPPORTED);
 	return 0;
 }
 
@@ -245,7 +245,7 @@ static void script_fails_the_nth_call_and_the_journal_has_every_call(void **stat
 {
 	static const char *const expected[] = { "cuInit",       "cuCtxCreate_v2", "cuMemAlloc_v2",
 						"cuMemAlloc_v2", "cuMemAlloc_v2",  "cuMemFree_v2",
-						"cuMemFree_v2",  "cuMemAllocManaged", "cuArrayCreate_v2" };
+						"cuMemFree_v2",  "cuMemAllocManaged", "cuTexRefCreate" };
 	char environment[400], symbol[64];
 	size_t lines = 0;
 	int pid = 0;

@@ -86,6 +86,24 @@ int sim_run(int (*scenario)(void), const char *environment)
 	return sim_wait(sim_start(scenario, environment));
 }
 
+uint64_t sim_test_used(unsigned int card)
+{
+	struct sim_state *state = sim_state_open(NULL);
+	uint64_t bytes = sim_card_used(state, card);
+
+	sim_state_close(state);
+	return bytes;
+}
+
+uint64_t sim_test_alloc(unsigned int card)
+{
+	struct sim_state *state = sim_state_open(NULL);
+	uint64_t bytes = sim_card_alloc_used(state, card);
+
+	sim_state_close(state);
+	return bytes;
+}
+
 int sim_begin(CUcontext *context)
 {
 	OK(cuInit(0));

@@ -43,6 +43,10 @@ int sim_run(int (*scenario)(void), const char *environment);
 pid_t sim_start(int (*scenario)(void), const char *environment);
 int sim_wait(pid_t child);
 
+/* Bytes that the card has lost, and those that allocation calls took of them. */
+uint64_t sim_test_used(unsigned int card);
+uint64_t sim_test_alloc(unsigned int card);
+
 /* cuInit and a context on device 0. */
 int sim_begin(CUcontext *context);
 

@@ -50,7 +50,7 @@ uint64_t ledger_charged(const char *path, unsigned card)
 {
     struct vcap_snapshot_gpu gpu;
 
-    return ledger_gpu(path, card, &gpu) ? gpu.charged_bytes : UINT64_MAX;
+    return ledger_gpu(path, card, &gpu) ? gpu.held_bytes : UINT64_MAX;
 }
 
 uint64_t ledger_charged_by(const char *path, unsigned card, pid_t pid)
@@ -70,7 +70,7 @@ uint64_t ledger_charged_by(const char *path, unsigned card, pid_t pid)
         bytes = 0;
         for (uint32_t i = 0; i < process->charge_count; i++)
             if (process->charges[i].gpu == (uint32_t)at)
-                bytes = process->charges[i].charged_bytes;
+                bytes = process->charges[i].held_bytes;
     }
     vcap_snapshot_free(&s);
     return bytes;
