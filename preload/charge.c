@@ -102,10 +102,11 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
              event.name, mib(bytes), (int)ordinal, d->name, mib(event.held), of);
 }
 
-/* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  recorded: in
- * and out, whether an audited refusal of this call has been counted and said. */
+/* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  asked: what
+ * the call wants in all, for the words.  recorded: in and out, whether an audited refusal of this call
+ * has been counted and said. */
 static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
-                       bool force, uint64_t *mine, bool *recorded)
+                       uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
@@ -114,7 +115,7 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
                                    audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
 
     if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above && !*recorded)) {
-        refused(d, ordinal, row, bytes, rc == 0);
+        refused(d, ordinal, row, asked, rc == 0);
         *recorded = true;
     }
     if (rc == 0)
@@ -123,11 +124,11 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
 }
 
 /* The same, taking a new slot if need be. */
-static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes, bool force,
-                  uint64_t *mine, bool *recorded)
+static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
+                  uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
     for (int tries = 0;; tries++) {
-        int rc = charge_here(d, ordinal, row, bytes, force, mine, recorded);
+        int rc = charge_here(d, ordinal, row, bytes, asked, force, mine, recorded);
 
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc;
@@ -139,8 +140,8 @@ int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes,
 {
     bool recorded = false;
 
-    return charge_here(device, (CUdevice)(device - vcap_process.device), row, bytes, force, mine,
-                       &recorded);
+    return charge_here(device, (CUdevice)(device - vcap_process.device), row, bytes, bytes, force,
+                       mine, &recorded);
 }
 
 /* What both beginnings share, once the device's ordinal is known. */
@@ -155,7 +156,7 @@ static CUresult begin(struct vcap_charge *c, uint64_t bytes)
     if (c->context != NULL)
         vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, c->row, bytes, false, &c->mine, &c->above);
+    rc = charge(c->device, c->ordinal, c->row, bytes, bytes, false, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -234,7 +235,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc = charge(c->device, c->ordinal, c->row, bytes - c->bytes, false, &mine, &c->above);
+        int rc =
+            charge(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, false, &mine, &c->above);
 
         if (rc != 0)
             goto undo;
@@ -268,7 +270,7 @@ CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t
     CUdevice ordinal = (CUdevice)(device - vcap_process.device);
     bool recorded = false;
     uint64_t mine;
-    int rc = charge(device, ordinal, row, bytes, force, &mine, &recorded);
+    int rc = charge(device, ordinal, row, bytes, bytes, force, &mine, &recorded);
 
     if (rc == 0)
         vcap_ledger_note_overhead(&vcap_process.ledger, device->gpu, (int64_t)bytes);

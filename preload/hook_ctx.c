@@ -198,11 +198,13 @@ static void retain_end(CUresult result, CUcontext context, CUdevice dev)
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    bool priced = vcap_context_cost() != 0 && dev >= 0 && dev < VCAP_DEVICES_MAX;
     CUcontext context = NULL;
     CUresult result = CUDA_SUCCESS;
+    bool priced;
 
     VCAP_ENTER(cuDevicePrimaryCtxRetain, (pctx, dev));
+    /* a device that the driver does not know has no price; making it ready asks the driver, without a lock */
+    priced = vcap_context_cost() != 0 && vcap_device(dev) != NULL;
     if (priced)
         result = retain_begin(dev);
     if (result != CUDA_SUCCESS)
