@@ -239,6 +239,8 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
         rc = -EAGAIN;
         goto out;
     }
+    for (uint32_t gpu = 0; gpu < l->gpu_count; gpu++) /* releases put off were for another place */
+        __atomic_store_n(&l->local[gpu].deferred, 0, __ATOMIC_RELEASE);
     l->slot = (int32_t)s;
     __atomic_store_n(&l->mine, vcap_lf_state_generation(l->state) << 16 | (uint64_t)kind << 12 | s,
                      __ATOMIC_RELEASE);
@@ -291,11 +293,23 @@ static bool anybody_lives(const unsigned char *base, const struct vcap_lf_header
     return false;
 }
 
-/* The file is stale (empty of life, ours to make): everything but the header back to zero, in
- * place. */
-static void renew_in_place(unsigned char *base, size_t size, struct vcap_lf_header *h)
+/*
+ * The file is stale (empty of life, ours to make): everything but the header back to zero, in place.
+ * Generations go on, so that a place that somebody still remembers is never taken for a new one.
+ */
+static void renew_in_place(unsigned char *base, struct vcap_lf_header *h)
 {
-    memset(base + h->header_size, 0, size - h->header_size);
+    memset(base + h->header_size, 0, h->slot_offset - h->header_size);
+    for (uint32_t s = 0; s < h->slot_count; s++) {
+        struct vcap_lf_slot *slot =
+            (struct vcap_lf_slot *)(void *)(base + h->slot_offset + (size_t)s * h->slot_stride);
+        uint64_t generation = vcap_lf_state_generation(slot->state);
+
+        memset(slot, 0, sizeof(*slot));
+        __atomic_store_n(&slot->state, vcap_lf_state(generation, VCAP_LF_KIND_NONE, VCAP_LF_FREE),
+                         __ATOMIC_SEQ_CST);
+    }
+    memset(base + h->cell_offset, 0, (size_t)(h->file_size - h->cell_offset));
     __atomic_store_n(&h->event_next, 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&h->anomalies, 0, __ATOMIC_SEQ_CST);
     h->created_ns = vcap_clock_ns(CLOCK_REALTIME);
@@ -370,7 +384,7 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what,
         !anybody_lives(l->base, &header, fd, pidns)) {
         rc = vcap_sys_lock(fd, F_WRLCK, VCAP_LF_LOCK_INIT);
         if (rc == 0 && !anybody_lives(l->base, &header, fd, pidns))
-            renew_in_place(l->base, l->size, vcap_ledger_header(l));
+            renew_in_place(l->base, vcap_ledger_header(l));
         if (rc == 0)
             rc = vcap_sys_lock(fd, F_RDLCK, VCAP_LF_LOCK_INIT);
         else if (last_try)
@@ -446,6 +460,8 @@ static int try_open(struct vcap_ledger *l, const char *key, uint32_t what, enum 
         rc = discard(l->path, fd);
         rc = rc == -EAGAIN && !last_try ? -EAGAIN : rc == -EAGAIN ? -EBUSY : -EINVAL;
     }
+    /* said aloud: the mapping of the file keeps this open file description, and its locks, alive */
+    vcap_sys_lock(fd, F_UNLCK, VCAP_LF_LOCK_INIT);
     close(fd);
     return rc;
 }
@@ -493,7 +509,8 @@ void vcap_ledger_close(struct vcap_ledger *l)
 
 int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
 {
-    int saved = errno, rc, fd;
+    const struct timespec pause = {0, JOIN_PAUSE_NS};
+    int saved = errno, rc = -EAGAIN, fd;
 
     if (l->anchor != NULL) { /* of a slot that is not ours any more */
         munmap(l->anchor, ANCHOR_BYTES);
@@ -501,16 +518,21 @@ int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
     }
     l->slot = -1;
     __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
-    vcap_ledger_fork_lock();
-    fd = vcap_ledger_reopen(l, O_RDWR);
-    rc = fd < 0 ? fd : vcap_sys_lock(fd, F_RDLCK, VCAP_LF_LOCK_INIT);
-    if (rc == 0 || rc == -ENOLCK || rc == -EINVAL)
-        rc = claim(l, fd, mode);
-    if (fd >= 0)
-        close(fd);
-    vcap_ledger_fork_unlock();
+    for (int tries = 0; tries < JOIN_TRIES; tries++) {
+        vcap_ledger_fork_lock();
+        fd = vcap_ledger_reopen(l, O_RDWR);
+        rc = fd < 0 ? fd : vcap_sys_lock(fd, F_RDLCK, VCAP_LF_LOCK_INIT);
+        if (rc == 0 || rc == -ENOLCK || rc == -EINVAL)
+            rc = claim(l, fd, mode);
+        if (fd >= 0)
+            close(fd);
+        vcap_ledger_fork_unlock();
+        if (rc != -EAGAIN) /* somebody makes it anew */
+            break;
+        nanosleep(&pause, NULL);
+    }
     errno = saved;
-    return rc;
+    return rc == -EAGAIN ? -EBUSY : rc;
 }
 
 void vcap_ledger_forget(struct vcap_ledger *l)

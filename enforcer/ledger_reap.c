@@ -25,6 +25,20 @@ uint64_t vcap_pidns_inode(void)
     return vcap_sys_stat("/proc/self/ns/pid", &st, 0) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
+/* Is /proc that of our own PID namespace?  After unshare(2) or in a bare sandbox it may be another's. */
+static bool proc_is_ours(void)
+{
+    char self[16];
+    int saved = errno;
+    ssize_t length = readlink("/proc/self", self, sizeof(self) - 1);
+    pid_t pid = 0;
+
+    errno = saved;
+    for (ssize_t i = 0; i < length; i++)
+        pid = pid * 10 + (self[i] - '0');
+    return length > 0 && pid == getpid();
+}
+
 uint64_t vcap_start_time(pid_t pid)
 {
     char path[48], text[512];
@@ -34,7 +48,12 @@ uint64_t vcap_start_time(pid_t pid)
     ssize_t length;
     int fd;
 
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (pid == getpid())
+        snprintf(path, sizeof(path), "/proc/self/stat");
+    else if (proc_is_ours())
+        snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    else
+        return 0;
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         errno = saved;

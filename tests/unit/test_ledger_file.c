@@ -320,6 +320,8 @@ static int join_at_a_signal(void *arg)
     /* all are in: nobody's slot was wiped, all charges are in the one total */
     if (!vcap_ledger_owns(&l) || box_held(&l) != JOINERS || box_charge(&l, 1) != -EDQUOT)
         return 4;
+    if (l.slots[l.slot].pid != (uint32_t)getpid()) /* somebody wrote into a slot that was not his */
+        return 6;
     box_add(3, 1);
     return box_await(3, JOINERS) ? 0 : 5;
 }
