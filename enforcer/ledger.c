@@ -10,6 +10,7 @@
 #include "enforcer/ledger.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 #include "enforcer/kernel.h"
@@ -32,18 +33,42 @@ void vcap_ledger_thread_renew(void)
     my_tid = 0;
 }
 
-/* -EDEADLK: this very thread holds it, so we are in a signal handler that interrupted it. */
-static int lock_row(struct vcap_ledger_local *local)
+/*
+ * Where this thread's frame that holds (or tries for) a row's lock lies; set before the lock is taken.
+ * A holder with our own tid is either a frame further up that a signal handler of ours has interrupted,
+ * or one that longjmp has left for good.  Stacks grow down: seen from the same stack, a frame that is
+ * not above us is gone.
+ */
+static __thread uintptr_t my_frame __attribute__((tls_model("initial-exec")));
+
+static bool holder_is_gone(uintptr_t frame)
 {
+    stack_t alternate = {.ss_flags = SS_ONSTACK};
+
+    return frame >= my_frame && syscall(SYS_sigaltstack, NULL, &alternate) == 0 &&
+           (alternate.ss_flags & SS_ONSTACK) == 0;
+}
+
+/*
+ * 0: taken.  1: taken over from a frame of this thread that is gone; what it left is to be cleared up.
+ * -EDEADLK: we are in a signal handler that interrupted the holder.  *outer: for unlock_row.
+ */
+static int lock_row(struct vcap_ledger_local *local, uintptr_t *outer)
+{
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
     uint32_t me = tid(), seen = 0, take = me;
 
+    *outer = my_frame;
     for (uint32_t spins = 0;; spins++) {
+        seen = __atomic_load_n(&local->lock, __ATOMIC_RELAXED);
+        if ((seen & ~LOCK_WAITERS) == me)
+            return holder_is_gone(frame) ? 1 : -EDEADLK;
+        my_frame = frame;
         seen = 0;
         if (__atomic_compare_exchange_n(&local->lock, &seen, take, false, __ATOMIC_ACQUIRE,
                                         __ATOMIC_RELAXED))
             return 0;
-        if ((seen & ~LOCK_WAITERS) == me)
-            return -EDEADLK;
+        my_frame = *outer;
         if (spins < 64)
             continue;
         take = me | LOCK_WAITERS; /* there may be others asleep besides us */
@@ -54,8 +79,9 @@ static int lock_row(struct vcap_ledger_local *local)
     }
 }
 
-static void unlock_row(struct vcap_ledger_local *local)
+static void unlock_row(struct vcap_ledger_local *local, uintptr_t outer)
 {
+    my_frame = outer;
     if ((__atomic_exchange_n(&local->lock, 0, __ATOMIC_RELEASE) & LOCK_WAITERS) != 0)
         vcap_sys_futex_wake(&local->lock, 1);
 }
@@ -161,19 +187,67 @@ static void release_units(struct vcap_ledger *l, uint32_t slot, uint32_t gpu, ui
         operate(l, &m, -(int64_t)units);
 }
 
-static void finish_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu)
+/*
+ * Clears up after a frame of this thread that longjmp has left in the middle of an operation: what it
+ * moved is settled; its charge is taken back, for nobody will use it; its release is made.
+ */
+static void clear_up(struct vcap_ledger *l, uint32_t slot, uint32_t gpu)
+{
+    struct vcap_lf_cell *cell = vcap_ledger_cell(l, slot, gpu);
+    uint64_t c = vcap_load(&cell->charged), i = vcap_load(&cell->intent), t;
+    uint64_t op = vcap_lf_next_op(vcap_lf_op(c));
+    int64_t delta = vcap_lf_intent_delta(i);
+    struct move m = {.gpu = gpu, .slot = slot};
+    bool done;
+
+    if (vcap_lf_op(i) != op)
+        return;
+    t = vcap_load(&l->gpus[gpu].total);
+    done = (vcap_lf_total_slot(t) == slot && vcap_lf_op(t) == op) || vcap_load(&cell->ack) == op;
+    if (done) {
+        uint64_t units = (uint64_t)((int64_t)vcap_lf_charged_units(c) + delta);
+
+        __atomic_store_n(&cell->charged, vcap_lf_charged(units, op), __ATOMIC_SEQ_CST);
+        if (delta > 0)
+            operate(l, &m, -delta);
+    } else if (delta < 0) {
+        operate(l, &m, delta);
+    }
+}
+
+/* Takes a row's lock and clears up if need be.  0, or -EDEADLK. */
+static int enter_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t *outer)
+{
+    int rc = lock_row(&l->local[gpu], outer);
+
+    if (rc == 1 && vcap_ledger_holds(l, mine))
+        clear_up(l, vcap_mine_slot(mine), gpu);
+    return rc < 0 ? rc : 0;
+}
+
+/* Makes the releases that handlers of this thread have put off, and lets the row go. */
+static void finish_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t outer)
 {
     struct vcap_ledger_local *local = &l->local[gpu];
 
-    while (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) != 0 && vcap_ledger_holds(l, mine))
-        release_units(l, vcap_mine_slot(mine), gpu,
-                      __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
-    unlock_row(local);
+    for (;;) {
+        uint64_t units = __atomic_load_n(&local->deferred, __ATOMIC_RELAXED);
+
+        if (units != 0 && vcap_ledger_holds(l, mine))
+            release_units(l, vcap_mine_slot(mine), gpu,
+                          __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
+        unlock_row(local, outer);
+        /* a handler may have put one off between the look and the unlock */
+        if (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) == 0 ||
+            !vcap_ledger_holds(l, mine) || enter_row(l, mine, gpu, &outer) != 0)
+            return;
+    }
 }
 
 static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
 {
-    int rc = lock_row(&l->local[m->gpu]);
+    uintptr_t outer;
+    int rc = enter_row(l, m->mine, m->gpu, &outer);
 
     if (rc != 0)
         return rc;
@@ -185,7 +259,7 @@ static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
             break;
         operate(l, m, -(int64_t)units);
     }
-    finish_row(l, m->mine, m->gpu);
+    finish_row(l, m->mine, m->gpu, outer);
     return rc;
 }
 
@@ -241,11 +315,13 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
 {
     struct vcap_ledger_local *local = &l->local[gpu];
     uint64_t units = round_to_units(bytes);
+    uintptr_t outer;
     int rc = 0;
 
     if (units == 0)
         return 0;
-    if (lock_row(local) != 0) { /* our own thread's lock: it takes this off when it lets go */
+    if (enter_row(l, mine, gpu, &outer) !=
+        0) { /* our own thread's lock: it takes this off when it lets go */
         __atomic_fetch_add(&local->deferred, units, __ATOMIC_ACQ_REL);
         return 0;
     }
@@ -253,7 +329,7 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
         release_units(l, vcap_mine_slot(mine), gpu, units);
     else
         rc = -ESTALE;
-    finish_row(l, mine, gpu);
+    finish_row(l, mine, gpu, outer);
     return rc;
 }
 

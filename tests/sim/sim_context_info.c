@@ -4,7 +4,7 @@
  *
  * Calls without a context argument work on the current one.
  */
-#include "sim_internal.h"
+#include "sim_capture.h"
 
 static CUresult device_of(CUcontext ctx, CUdevice *device)
 {
@@ -107,8 +107,15 @@ static CUresult synchronize(CUcontext ctx)
 
 static CUresult synchronize_all(CUcontext ctx)
 {
+	struct sim_context *context = NULL;
 	CUresult rc = synchronize(ctx);
 
+	if (rc == CUDA_SUCCESS && ctx)
+		context = sim_context_from(ctx);
+	else if (rc == CUDA_SUCCESS)
+		rc = sim_context_current(&context);
+	if (rc == CUDA_SUCCESS)
+		rc = sim_capture_wait(NULL, context, true);
 	if (rc == CUDA_SUCCESS)
 		sim_pools_synchronised(0, UINT64_MAX);
 	return rc;

@@ -6,7 +6,7 @@
  * any host address too.
  */
 #include "sim_array.h"
-#include "sim_internal.h"
+#include "sim_capture.h"
 
 #include <string.h>
 
@@ -18,45 +18,47 @@ static CUresult move(unsigned char *to, const unsigned char *from, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-static CUresult ready(CUstream stream)
+/* True if the copy is not to be done now: a capture has taken it, or *rc says why not. */
+static bool taken(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, CUresult *rc)
 {
 	struct sim_context *context = NULL;
 
-	return sim_stream_context(stream, &context);
+	*rc = sim_stream_context(stream, &context);
+	return *rc != CUDA_SUCCESS || sim_capture_copy(stream, context, to, from, bytes, rc) || bytes == 0;
 }
 
 static CUresult to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
-	CUresult rc = ready(stream);
+	CUresult rc;
 
-	if (rc != CUDA_SUCCESS || bytes == 0)
+	if (taken(to, (uintptr_t)from, bytes, stream, &rc))
 		return rc;
 	return move(sim_bytes(to, bytes, false), from ? sim_bytes((uintptr_t)from, bytes, true) : NULL, bytes);
 }
 
 static CUresult to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	CUresult rc = ready(stream);
+	CUresult rc;
 
-	if (rc != CUDA_SUCCESS || bytes == 0)
+	if (taken((uintptr_t)to, from, bytes, stream, &rc))
 		return rc;
 	return move(to ? sim_bytes((uintptr_t)to, bytes, true) : NULL, sim_bytes(from, bytes, false), bytes);
 }
 
 static CUresult in_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	CUresult rc = ready(stream);
+	CUresult rc;
 
-	if (rc != CUDA_SUCCESS || bytes == 0)
+	if (taken(to, from, bytes, stream, &rc))
 		return rc;
 	return move(sim_bytes(to, bytes, false), sim_bytes(from, bytes, false), bytes);
 }
 
 static CUresult unified(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	CUresult rc = ready(stream);
+	CUresult rc;
 
-	if (rc != CUDA_SUCCESS || bytes == 0)
+	if (taken(to, from, bytes, stream, &rc))
 		return rc;
 	return move(sim_bytes(to, bytes, true), sim_bytes(from, bytes, true), bytes);
 }
@@ -143,12 +145,10 @@ static unsigned char *side_bytes(struct side *side, size_t width, size_t rows, s
 	return sim_bytes(base + first, span, side->type != CU_MEMORYTYPE_DEVICE);
 }
 
-static CUresult box(struct side to, struct side from, size_t width, size_t rows, size_t layers, CUstream stream)
+static CUresult box_move(struct side to, struct side from, size_t width, size_t rows, size_t layers)
 {
-	CUresult rc = ready(stream);
-
-	if (rc != CUDA_SUCCESS || width == 0 || rows == 0 || layers == 0)
-		return rc;
+	if (width == 0 || rows == 0 || layers == 0)
+		return CUDA_SUCCESS;
 	unsigned char *target = side_bytes(&to, width, rows, layers);
 	const unsigned char *source = side_bytes(&from, width, rows, layers);
 	if (!target || !source)
@@ -158,6 +158,51 @@ static CUresult box(struct side to, struct side from, size_t width, size_t rows,
 			memmove(target + (z * to.height + y) * to.pitch, source + (z * from.height + y) * from.pitch,
 				width);
 	return CUDA_SUCCESS;
+}
+
+/* A box into the parameters of a node. */
+static bool box_taken(const struct side *to, const struct side *from, size_t width, size_t rows, size_t layers,
+		      CUstream stream, CUresult *rc)
+{
+	struct sim_context *context = NULL;
+	CUgraphNodeParams params;
+
+	*rc = sim_stream_context(stream, &context);
+	if (*rc != CUDA_SUCCESS)
+		return true;
+	if (!sim_gate_is_capturing())
+		return false;
+	memset(&params, 0, sizeof params);
+	params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+	params.memcpy.copyParams = (CUDA_MEMCPY3D){ .srcMemoryType = from->type,
+						    .srcHost = (const void *)from->host,
+						    .srcDevice = from->device,
+						    .srcArray = from->array,
+						    .srcXInBytes = from->x,
+						    .srcY = from->y,
+						    .srcZ = from->z,
+						    .srcPitch = from->pitch,
+						    .srcHeight = from->height,
+						    .dstMemoryType = to->type,
+						    .dstHost = (void *)to->host,
+						    .dstDevice = to->device,
+						    .dstArray = to->array,
+						    .dstXInBytes = to->x,
+						    .dstY = to->y,
+						    .dstZ = to->z,
+						    .dstPitch = to->pitch,
+						    .dstHeight = to->height,
+						    .WidthInBytes = width,
+						    .Height = rows,
+						    .Depth = layers };
+	return sim_capture_node(stream, context, &params, rc);
+}
+
+static CUresult box(struct side to, struct side from, size_t width, size_t rows, size_t layers, CUstream stream)
+{
+	CUresult rc;
+
+	return box_taken(&to, &from, width, rows, layers, stream, &rc) ? rc : box_move(to, from, width, rows, layers);
 }
 
 #define SIDE_2D(c, which)                                                                              \
@@ -182,6 +227,11 @@ static CUresult box(struct side to, struct side from, size_t width, size_t rows,
 	(pCopy ? box(SIDE_3D(pCopy, dst), SIDE_3D(pCopy, src), pCopy->WidthInBytes, pCopy->Height, pCopy->Depth, \
 		     stream) :                                                                    \
 		 CUDA_ERROR_INVALID_VALUE)
+
+CUresult sim_copy_run(const CUDA_MEMCPY3D *copy)
+{
+	return box_move(SIDE_3D(copy, dst), SIDE_3D(copy, src), copy->WidthInBytes, copy->Height, copy->Depth);
+}
 
 COPY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *pCopy), BOX_2D(NULL))
 COPY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *pCopy), BOX_2D(NULL))

@@ -5,7 +5,7 @@
  * atomic.
  */
 #define _GNU_SOURCE
-#include "sim_internal.h"
+#include "sim_capture.h"
 
 #include <time.h>
 
@@ -40,6 +40,7 @@ static CUresult event_destroy(CUevent event)
 
 	if (!object)
 		return CUDA_ERROR_INVALID_HANDLE;
+	sim_capture_event_gone(event);
 	sim_object_delete(object);
 	return CUDA_SUCCESS;
 }
@@ -56,7 +57,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent)
 	return event_destroy(hEvent);
 }
 
-static CUresult event_record(CUevent event, CUstream stream)
+static CUresult event_record(CUevent event, CUstream stream, unsigned int flags)
 {
 	struct sim_object *object = event_of(event);
 	struct sim_context *context = NULL;
@@ -67,6 +68,14 @@ static CUresult event_record(CUevent event, CUstream stream)
 	CUresult rc = sim_stream_context(stream, &context);
 	if (rc != CUDA_SUCCESS)
 		return rc;
+	if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
+		if (sim_capture_event_node(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, stream, context, &rc))
+			return rc;
+	} else if (sim_capture_record(event, stream, context, &rc)) {
+		__atomic_store_n(&object->captured, rc == CUDA_SUCCESS ? 1U : 0U, __ATOMIC_RELEASE);
+		return rc;
+	}
+	__atomic_store_n(&object->captured, 0U, __ATOMIC_RELEASE);
 	(void)clock_gettime(CLOCK_MONOTONIC, &now);
 	__atomic_store_n(&object->time_ns, (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec, __ATOMIC_RELAXED);
 	__atomic_store_n(&object->stream, sim_stream_identity(stream, context), __ATOMIC_RELAXED);
@@ -78,33 +87,35 @@ static CUresult event_record(CUevent event, CUstream stream)
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
 	SIM_ENTER(cuEventRecord);
-	return event_record(hEvent, hStream);
+	return event_record(hEvent, hStream, 0);
 }
 
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
 	SIM_ENTER(cuEventRecord_ptsz);
-	return event_record(hEvent, sim_stream_twin(hStream));
+	return event_record(hEvent, sim_stream_twin(hStream), 0);
 }
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
 	SIM_ENTER(cuEventRecordWithFlags);
-	(void)flags;
-	return event_record(hEvent, hStream);
+	return event_record(hEvent, hStream, flags);
 }
 
 CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
 	SIM_ENTER(cuEventRecordWithFlags_ptsz);
-	(void)flags;
-	return event_record(hEvent, sim_stream_twin(hStream));
+	return event_record(hEvent, sim_stream_twin(hStream), flags);
 }
 
 CUresult cuEventQuery(CUevent hEvent)
 {
 	SIM_ENTER(cuEventQuery);
-	return event_of(hEvent) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	struct sim_object *object = event_of(hEvent);
+
+	if (!object)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return __atomic_load_n(&object->captured, __ATOMIC_ACQUIRE) == 1 ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
@@ -114,6 +125,8 @@ CUresult cuEventSynchronize(CUevent hEvent)
 
 	if (!object)
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (__atomic_load_n(&object->captured, __ATOMIC_ACQUIRE) == 1)
+		return CUDA_ERROR_CAPTURED_EVENT;
 	if (__atomic_load_n(&object->recorded, __ATOMIC_ACQUIRE) == 1)
 		sim_pools_synchronised(__atomic_load_n(&object->stream, __ATOMIC_RELAXED),
 				       __atomic_load_n(&object->sequence, __ATOMIC_RELAXED));

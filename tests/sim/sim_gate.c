@@ -71,6 +71,14 @@ void sim_gate_open(void)
 	(void)pthread_atfork(NULL, NULL, child_after_fork);
 }
 
+void sim_gate_capturing(bool on)
+{
+	if (on)
+		(void)__atomic_fetch_or(sim_gate, SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
+	else
+		(void)__atomic_fetch_and(sim_gate, ~SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
+}
+
 static void journal_write(const char *symbol)
 {
 	char line[160];
@@ -150,5 +158,7 @@ int sim_enter(const char *symbol, bool needs_init)
 	errno = saved;
 	if (code == 0 && needs_init && !sim_initialised())
 		code = CUDA_ERROR_NOT_INITIALIZED;
+	if (code == 0 && sim_gate_is_capturing())
+		code = sim_capture_check(symbol);
 	return code;
 }

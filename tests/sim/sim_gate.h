@@ -16,6 +16,7 @@
 #define SIM_GATE_CONFIGURED 1U
 #define SIM_GATE_INITIALISED 2U
 #define SIM_GATE_SCRIPTED 4U
+#define SIM_GATE_CAPTURING 8U /* some stream of the process captures */
 #define SIM_GATE_OPEN (SIM_GATE_CONFIGURED | SIM_GATE_INITIALISED)
 
 /* Written by configuration (once) and by cuInit; the word it points to by cuInit
@@ -26,6 +27,13 @@ static inline uint32_t sim_gate_load(void)
 {
 	return __atomic_load_n(__atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE), __ATOMIC_ACQUIRE);
 }
+
+static inline bool sim_gate_is_capturing(void)
+{
+	return (sim_gate_load() & SIM_GATE_CAPTURING) != 0;
+}
+/* Written by sim_capture.c under sim_lock. */
+void sim_gate_capturing(bool on);
 
 /* The slow way in: 0, or the CUresult that the call must return. */
 int sim_enter(const char *symbol, bool needs_init);

@@ -192,6 +192,7 @@ struct sim_object {
 	int priority;
 	uint32_t recorded; /* atomic, events */
 	uint64_t time_ns;  /* atomic, events */
+	uint32_t captured; /* atomic, events: last recorded in a capture */
 	uint64_t stream, sequence; /* atomic, events: where recorded, and the last free then */
 	struct sim_object *parent; /* functions: their module */
 };
@@ -212,6 +213,16 @@ static inline CUstream sim_stream_twin(CUstream stream)
 {
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
+
+/* False for streams made with CU_STREAM_NON_BLOCKING. */
+bool sim_stream_is_blocking(CUstream stream);
+/* 1 for the first thread that asks, 2 for the next ... */
+uint64_t sim_thread_number(void);
+
+/* --- capture (sim_capture.c, sim_capture.h) ---------------------------------- */
+
+/* 0, or what a potentially unsafe call must return; then captures are spoiled, too. */
+int sim_capture_check(const char *symbol);
 
 /* --- pools (sim_pool_blocks.c) -------------------------------------------- */
 

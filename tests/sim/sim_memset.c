@@ -6,7 +6,7 @@
  * may be the program's own shared mapping.
  */
 #define _GNU_SOURCE
-#include "sim_internal.h"
+#include "sim_capture.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -40,14 +40,10 @@ static void fill(unsigned char *at, uint32_t value, size_t width, size_t count, 
 			memcpy(at + i * width, &value, width); /* little-endian: the low bytes */
 }
 
-static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t width, size_t count, size_t rows,
-		    CUstream stream)
+static CUresult set_now(CUdeviceptr to, size_t pitch, uint32_t value, size_t width, size_t count, size_t rows)
 {
-	struct sim_context *context = NULL;
-	CUresult rc = sim_stream_context(stream, &context);
-
-	if (rc != CUDA_SUCCESS || count == 0 || rows == 0)
-		return rc;
+	if (count == 0 || rows == 0)
+		return CUDA_SUCCESS;
 	if (to % width != 0 || count > SIZE_MAX / 4 / width || (rows > 1 && pitch < count * width))
 		return CUDA_ERROR_INVALID_VALUE;
 	unsigned char *at = sim_bytes(to, (rows - 1) * pitch + count * width, false);
@@ -57,6 +53,37 @@ static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t width, 
 	for (size_t y = 0; y < rows; y++)
 		fill(at + y * pitch, value, width, count, device);
 	return CUDA_SUCCESS;
+}
+
+CUresult sim_memset_run(const CUDA_MEMSET_NODE_PARAMS_v2 *set)
+{
+	if (set->elementSize != 1 && set->elementSize != 2 && set->elementSize != 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	return set_now(set->dst, set->pitch, set->value, set->elementSize, set->width, set->height);
+}
+
+static CUresult set(CUdeviceptr to, size_t pitch, uint32_t value, size_t width, size_t count, size_t rows,
+		    CUstream stream)
+{
+	struct sim_context *context = NULL;
+	CUgraphNodeParams params;
+	CUresult rc = sim_stream_context(stream, &context);
+
+	if (rc != CUDA_SUCCESS)
+		return rc;
+	if (sim_gate_is_capturing()) {
+		memset(&params, 0, sizeof params);
+		params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+		params.memset = (CUDA_MEMSET_NODE_PARAMS_v2){ .dst = to,
+							      .pitch = pitch,
+							      .value = value,
+							      .elementSize = (unsigned int)width,
+							      .width = count,
+							      .height = rows };
+		if (sim_capture_node(stream, context, &params, &rc))
+			return rc;
+	}
+	return set_now(to, pitch, value, width, count, rows);
 }
 
 #define SET(symbol, parameters, call)      \

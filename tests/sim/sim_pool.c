@@ -386,14 +386,13 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
     sim_lock_take();
     struct sim_pool *found = map && count > 0 ? sim_pool_from(pool) : NULL;
     for (size_t i = 0; found && rc == CUDA_SUCCESS && i < count; i++) {
-        bool own = sim_pool_on_card(found) && map[i].location.id == found->properties.location.id;
+        bool device = map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        bool own = device && same_place(&map[i].location, &found->properties.location);
 
-        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        if (!device || (own && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
             rc = CUDA_ERROR_INVALID_VALUE;
         else if (!sim_device_valid(map[i].location.id))
             rc = CUDA_ERROR_INVALID_DEVICE;
-        else if (own && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            rc = CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = 0; found && rc == CUDA_SUCCESS && i < count; i++)
         found->peer[map[i].location.id] = map[i].flags;

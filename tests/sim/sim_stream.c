@@ -2,10 +2,10 @@
  * Streams, and the list of things that live in a context.
  *
  * Work is done before the call returns, so every stream is always idle; order and
- * waiting are trivially right. No stream captures yet. Handles are addresses of records
+ * waiting are trivially right. Capture is in sim_capture.c. Handles are addresses of records
  * in the context's list; a record ends with its own destroy call or with the context.
  */
-#include "sim_internal.h"
+#include "sim_capture.h"
 
 #include <stdlib.h>
 
@@ -44,6 +44,7 @@ void sim_object_delete(struct sim_object *object)
 
 void sim_objects_clear(struct sim_context *context)
 {
+    sim_capture_context_gone(context);
     while (context->objects) {
         struct sim_object *object = context->objects;
 
@@ -72,16 +73,16 @@ CUresult sim_stream_context(CUstream stream, struct sim_context **context)
 
 uint64_t sim_stream_identity(CUstream stream, const struct sim_context *context)
 {
-    static __thread SIM_TLS uint64_t thread_number;
-    static uint64_t threads; /* atomic, the only writer is below */
-
     if ((uintptr_t)stream > 2)
         return stream_of(stream)->id;
     if (stream != CU_STREAM_PER_THREAD)
         return UINT64_C(1) << 63 | context->id;
-    if (thread_number == 0)
-        thread_number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
-    return UINT64_C(1) << 62 | thread_number << 32 | context->id;
+    return UINT64_C(1) << 62 | sim_thread_number() << 32 | context->id;
+}
+
+bool sim_stream_is_blocking(CUstream stream)
+{
+    return (uintptr_t)stream <= 2 || (stream_of(stream)->flags & CU_STREAM_NON_BLOCKING) == 0;
 }
 
 static CUresult stream_create(CUstream *handle, unsigned int flags, int priority)
@@ -120,6 +121,9 @@ static CUresult stream_destroy(CUstream stream)
 
     if (!object)
         return CUDA_ERROR_INVALID_HANDLE;
+    sim_lock_take();
+    sim_capture_stream_gone(object->id);
+    sim_lock_drop();
     sim_object_delete(object);
     return CUDA_SUCCESS;
 }
@@ -157,10 +161,21 @@ static CUresult idle(CUstream stream)
     return sim_stream_context(stream, &context);
 }
 
+static CUresult query(CUstream stream)
+{
+    struct sim_context *context = NULL;
+    CUresult rc = sim_stream_context(stream, &context);
+
+    return rc == CUDA_SUCCESS ? sim_capture_wait(stream, context, false) : rc;
+}
+
 static CUresult synchronise(CUstream stream)
 {
     struct sim_context *context = NULL;
     CUresult rc = sim_stream_context(stream, &context);
+
+    if (rc == CUDA_SUCCESS)
+        rc = sim_capture_wait(stream, context, false);
 
     if (rc == CUDA_SUCCESS)
         sim_pools_synchronised(sim_stream_identity(stream, context), UINT64_MAX);
@@ -168,9 +183,9 @@ static CUresult synchronise(CUstream stream)
 }
 
 STREAM_API(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream hStream), synchronise(hStream))
-STREAM_API(cuStreamQuery, cuStreamQuery_ptsz, (CUstream hStream), idle(hStream))
+STREAM_API(cuStreamQuery, cuStreamQuery_ptsz, (CUstream hStream), query(hStream))
 
-static CUresult wait_event(CUstream stream, CUevent event)
+static CUresult wait_event(CUstream stream, CUevent event, unsigned int flags)
 {
     struct sim_object *object = (struct sim_object *)(void *)event;
     struct sim_context *context = NULL;
@@ -178,7 +193,18 @@ static CUresult wait_event(CUstream stream, CUevent event)
 
     if (!object || object->kind != SIM_EVENT)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (rc == CUDA_SUCCESS && __atomic_load_n(&object->recorded, __ATOMIC_ACQUIRE) == 1)
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    bool recorded = __atomic_load_n(&object->recorded, __ATOMIC_ACQUIRE) == 1;
+    if ((flags & CU_EVENT_WAIT_EXTERNAL) != 0) {
+        if (sim_capture_event_node(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, stream, context, &rc))
+            return rc;
+    } else if (sim_capture_wait_event(event, stream, context, recorded, &rc)) {
+        return rc;
+    }
+    if (__atomic_load_n(&object->captured, __ATOMIC_ACQUIRE) == 1)
+        return CUDA_ERROR_CAPTURED_EVENT; /* its capture has ended */
+    if (recorded)
         sim_pools_follow(sim_stream_identity(stream, context),
                          __atomic_load_n(&object->stream, __ATOMIC_RELAXED),
                          __atomic_load_n(&object->sequence, __ATOMIC_RELAXED));
@@ -187,7 +213,7 @@ static CUresult wait_event(CUstream stream, CUevent event)
 
 STREAM_API(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
            (CUstream hStream, CUevent hEvent, unsigned int Flags),
-           ((void)Flags, wait_event(hStream, hEvent)))
+           wait_event(hStream, hEvent, Flags))
 
 static CUresult stream_context(CUstream stream, CUcontext *pctx)
 {
@@ -268,9 +294,10 @@ STREAM_API(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream hStream, int
 STREAM_API(cuStreamGetId, cuStreamGetId_ptsz, (CUstream hStream, unsigned long long *streamId),
            stream_id(hStream, streamId))
 
+/* Not capturable, unlike cuLaunchHostFunc. */
 static CUresult callback(CUstream stream, CUstreamCallback function, void *data)
 {
-    CUresult rc = idle(stream);
+    CUresult rc = query(stream);
 
     if (!function)
         return CUDA_ERROR_INVALID_VALUE;
@@ -285,46 +312,3 @@ STREAM_API(cuStreamAddCallback, cuStreamAddCallback_ptsz,
 STREAM_API(cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz,
            (CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags),
            ((void)length, (void)flags, dptr ? idle(hStream) : CUDA_ERROR_INVALID_VALUE))
-
-/* --- capture: never active ---------------------------------------------------- */
-
-static CUresult capturing(CUstream stream, CUstreamCaptureStatus *status)
-{
-    if (!status)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = idle(stream);
-    if (rc == CUDA_SUCCESS)
-        *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return rc;
-}
-
-STREAM_API(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
-           (CUstream hStream, CUstreamCaptureStatus *captureStatus),
-           capturing(hStream, captureStatus))
-STREAM_API(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
-           (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out),
-           ((void)id_out, capturing(hStream, captureStatus_out)))
-STREAM_API(cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz,
-           (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-            CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out),
-           ((void)id_out, (void)graph_out, (void)dependencies_out, (void)numDependencies_out,
-            capturing(hStream, captureStatus_out)))
-STREAM_API(cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz,
-           (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-            CUgraph *graph_out, const CUgraphNode **dependencies_out,
-            const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out),
-           ((void)id_out, (void)graph_out, (void)dependencies_out, (void)edgeData_out,
-            (void)numDependencies_out, capturing(hStream, captureStatus_out)))
-
-static __thread CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    SIM_ENTER(cuThreadExchangeStreamCaptureMode);
-    if (!mode || (unsigned int)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode previous = capture_mode;
-    capture_mode = *mode;
-    *mode = previous;
-    return CUDA_SUCCESS;
-}

@@ -207,6 +207,13 @@ static int reuse(void)
     OK(cuMemFreeAsync(b, second));
     OK(cuMemAllocAsync(&b, 64 * MIB, first)); /* the one that was waited for */
     CHECK(RESERVED(pool) == 192 * MIB);
+    OK(cuStreamSynchronize(first));
+    OK(cuMemFreeAsync(a, first));
+    OK(cuStreamSynchronize(second)); /* waiting for one says nothing about the other */
+    OK(cuMemAllocAsync(&a, 64 * MIB, second));
+    CHECK(RESERVED(pool) == 192 * MIB);
+    OK(cuMemAllocAsync(&a, 64 * MIB, second));
+    CHECK(RESERVED(pool) == 256 * MIB);
     return 0;
 }
 
@@ -305,6 +312,16 @@ static int explicit_pools(void)
     CHECK(held() + CONTEXT == 64 * MIB); /* outlives the context, too */
     OK(cuCtxCreate_v2(&context, 0, 0));
     OK(cuMemFree_v2(a));
+    CHECK(held() == 0);
+    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuMemAllocFromPoolAsync(&a, 50 * MIB, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&b, 20 * MIB, pool, NULL));
+    OK(cuMemPoolDestroy(pool));
+    CHECK(held() == 96 * MIB);
+    OK(cuMemFreeAsync(a, NULL)); /* not the last: only its own chunk goes */
+    CHECK(held() == 32 * MIB);
+    OK(cuMemcpyHtoD_v2(b, "alive", 6));
+    OK(cuMemFreeAsync(b, NULL));
     CHECK(held() == 0);
     properties.location.id = 9;
     CHECK(cuMemPoolCreate(&pool, &properties) == CUDA_ERROR_INVALID_VALUE);
