@@ -28,6 +28,7 @@
 
 #define ANCHOR_BYTES 4096u
 #define JOIN_TRIES 200
+#define CLAIM_PASSES 100
 #define JOIN_PAUSE_NS 1000000
 
 static pthread_mutex_t fork_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -254,15 +255,27 @@ out:
     return rc;
 }
 
-/* join_fd: holds the init byte shared.  The fork lock is held. */
+static bool every_slot_is_live(const struct vcap_ledger *l)
+{
+    for (uint32_t s = 0; s < l->slot_count; s++)
+        if (vcap_lf_state_status(vcap_load(&l->slots[s].state)) != VCAP_LF_LIVE)
+            return false;
+    return true;
+}
+
+/*
+ * Takes any free slot.  Others may take what we have just reaped, or reap what we were about to: only a
+ * table in which every slot is still LIVE after a look for the dead is full.  join_fd holds the init byte
+ * shared; the fork lock is held.
+ */
 static int claim(struct vcap_ledger *l, int join_fd, enum vcap_lf_mode mode)
 {
     uint32_t start = (uint32_t)getpid() * 2654435761u;
-    int rc = -EUSERS;
 
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < CLAIM_PASSES; pass++) {
         for (uint32_t k = 0; k < l->slot_count; k++) {
-            rc = take_slot(l, join_fd, (start + k) % l->slot_count, mode);
+            int rc = take_slot(l, join_fd, (start + k) % l->slot_count, mode);
+
             if (rc == 0) {
                 struct vcap_event event = {.kind = VCAP_LF_EVENT_ATTACH, .gpu = UINT32_MAX};
 
@@ -273,7 +286,8 @@ static int claim(struct vcap_ledger *l, int join_fd, enum vcap_lf_mode mode)
             if (rc != -EAGAIN)
                 return rc;
         }
-        if (vcap_ledger_reap_all(l) == 0)
+        vcap_ledger_reap_all(l);
+        if (every_slot_is_live(l))
             break;
     }
     return -EUSERS;

@@ -6,6 +6,8 @@
  *     longjmp   a handler that leaves by siglongjmp: the thread goes on charging
  *     lowered   a ceiling lowered by the host: no charge that moves total afterwards is granted above it
  *     reaped    another process that reaps all the dead: a claim still finds a slot
+ *     overtaken another process that reaps the dead one whom the victim is reaping, and goes on
+ *     helped    another one that got half-way with it and was killed there
  *
  * For every k, or as many as VRAMCAP_STEP_SECONDS (per scene; 0 = all; default 4) allow, spread evenly.
  */
@@ -33,6 +35,8 @@ static void two_dead(void)
 
 static void handler_releases_and_charges(int number)
 {
+    bool held = step_ledger.local[0].lock !=
+                0; /* by the frame that we interrupt: no other thread is here */
     int rc;
 
     (void)number;
@@ -42,6 +46,9 @@ static void handler_releases_and_charges(int number)
     if (rc == 0)
         step_shared->charged_more = 1;
     else if (rc != -EDEADLK)
+        step_shared->failed = __LINE__;
+    /* a lock that its holder will let go is not ours to let go: another thread may have it by then */
+    if (held && rc != -EDEADLK)
         step_shared->failed = __LINE__;
 }
 
@@ -87,6 +94,16 @@ static void do_charge_and_land(void)
         step_shared->main_result = step_release(1);
 }
 
+static void one_dead_in_charge(void)
+{
+    step_leave_a_dead_one(5, true, false);
+}
+
+static void hold_nothing(void)
+{
+    step_open(VCAP_OPEN_CLAIM);
+}
+
 static void hold_three(void)
 {
     step_open(VCAP_OPEN_CLAIM);
@@ -102,6 +119,11 @@ static void open_only(void)
 static void do_charge(void)
 {
     step_shared->main_result = step_charge(2);
+}
+
+static void do_charge_most(void)
+{
+    step_shared->main_result = step_charge(7);
 }
 
 static void do_claim(void)
@@ -177,6 +199,59 @@ static const char *by_reaper(const struct step_scene *scene, pid_t pid, long k)
     return step_shared->main_result == 0 ? NULL : "no slot, though all are dead";
 }
 
+static const char *by_overtaker(const struct step_scene *scene, pid_t pid, long k)
+{
+    uint64_t mine = 0, held, charged;
+    const char *wrong = NULL;
+
+    step_open(VCAP_OPEN_CLAIM);
+    if (step_charge(CEILING) == 0) {
+        mine = 2;
+        step_release(CEILING - mine);
+    }
+    step_run(scene, pid, 0, k);
+    held = vcap_ledger_held(&step_ledger, 0) / UNIT;
+    charged = 0;
+    for (uint32_t s = 0; s < step_ledger.slot_count; s++)
+        charged += vcap_lf_charged_units(vcap_ledger_cell(&step_ledger, s, 0)->charged);
+    if (step_shared->main_result != (mine == 0 ? 0 : -EDQUOT))
+        wrong = "a wrong answer";
+    else if (held != mine + (mine == 0 ? 7 : 0) || held != charged)
+        wrong = "the dead one was reaped twice, or not";
+    else if (vcap_ledger_header(&step_ledger)->anomalies != 0)
+        wrong = "an anomaly was counted";
+    vcap_ledger_close(&step_ledger);
+    return wrong;
+}
+
+/* What any reaper does first: settles the move that was made, and says that it will take all off. */
+static const char *by_helper(const struct step_scene *scene, pid_t pid, long k)
+{
+    uint64_t held, charged;
+
+    look(&held, &charged);
+    for (uint32_t s = 0; s < step_ledger.slot_count; s++) {
+        struct vcap_lf_cell *cell = vcap_ledger_cell(&step_ledger, s, 0);
+        uint64_t c = cell->charged, i = cell->intent, op = vcap_lf_op(i);
+        uint64_t settled = vcap_lf_charged(5, op);
+
+        if (vcap_lf_state_status(step_ledger.slots[s].state) == VCAP_LF_DEAD &&
+            vcap_lf_charged_units(c) == 0 && vcap_lf_intent_delta(i) == 5 &&
+            op == vcap_lf_next_op(vcap_lf_op(c)) && vcap_lf_op(step_ledger.gpus[0].total) == op &&
+            vcap_lf_total_slot(step_ledger.gpus[0].total) == s) {
+            __atomic_store_n(&cell->charged, settled, __ATOMIC_SEQ_CST);
+            __atomic_store_n(&cell->intent, vcap_lf_intent(-5, vcap_lf_next_op(op)),
+                             __ATOMIC_SEQ_CST);
+        }
+    }
+    step_run(scene, pid, 0, k);
+    held = vcap_ledger_held(&step_ledger, 0) / UNIT;
+    vcap_ledger_close(&step_ledger);
+    if (step_shared->main_result != 0)
+        return "refused, though all others are dead";
+    return held == 7 ? NULL : "the dead one was reaped twice, or not";
+}
+
 static void interrupt_at_each(const struct step_scene *scene, interruption interrupt)
 {
     uint64_t end = step_deadline();
@@ -221,6 +296,12 @@ int main(int argc, char **argv)
          {"charge", nothing, hold_three_and_leave, do_charge_and_land, 4, false},
          by_longjmp},
         {"lowered", {"charge", nothing, hold_three, do_charge, 4, false}, by_lower_ceiling},
+        {"overtaken",
+         {"charge that reaps", one_dead_in_charge, hold_nothing, do_charge_most, 4, false},
+         by_overtaker},
+        {"helped",
+         {"charge that reaps", one_dead_in_charge, hold_nothing, do_charge_most, 4, false},
+         by_helper},
         {"reaped", {"claim that reaps first", two_dead, open_only, do_claim, 2, false}, by_reaper},
     };
 
@@ -235,6 +316,7 @@ int main(int argc, char **argv)
         interrupt_at_each(&kinds[i].scene, kinds[i].interrupt);
         return 0;
     }
-    fputs("usage: interrupt_step signals | longjmp | lowered | reaped\n", stderr);
+    fputs("usage: interrupt_step signals | longjmp | lowered | reaped | overtaken | helped\n",
+          stderr);
     return 2;
 }
