@@ -1,11 +1,11 @@
 /*
  * Charging and releasing.  Invariants:
  *   - total never passes the ceiling by a charge that returns 0 without VCAP_BOOK_ABOVE;
- *   - intent is stored before the move of total it describes, charged after it; whoever overwrites
- * a move in total before it is settled in charged sets ack first (ledger_word.h);
- *   - one thread of a process moves a row's total at a time: the process-private lock.  It is held
- * for some ten nanoseconds, never over a call to the driver or the kernel. Memory order:
- * sequentially consistent but for the two plain stores argued below.
+ *   - intent is stored before the move of total it describes, charged after it; whoever overwrites a
+ *     move in total before it is settled in charged sets ack first (ledger_word.h);
+ *   - one thread of a process moves a row's total at a time: the process-private lock.  It is held for
+ *     some ten nanoseconds, never over a call to the driver or the kernel.
+ * Memory order: sequentially consistent but for the two plain stores argued below.
  */
 #include "enforcer/ledger.h"
 

@@ -1,14 +1,14 @@
 /*
  * The file: making it, opening it, taking a slot in it.  Invariants:
  *   - a ledger has its name only when it is complete, its space allocated and its mode set;
- *   - nothing is ever renamed over it, and it is unlinked only when it is bad, under our own name,
- * and nobody is joining or living in it;
+ *   - nothing is ever renamed over it, and it is unlinked only when it is bad, under our own name, and
+ *     nobody is joining or living in it;
  *   - while a process joins (opens, reads, takes a slot) it holds the init byte shared; making anew
- * needs it exclusively.  So nobody is left with a slot in a file that has lost its name;
- *   - no descriptor outlives a call: the slot's lock is kept by a mapping of an open file
- * description that fork and clone do not copy, and exec and death drop;
- *   - descriptors that carry a lock exist only under fork_mutex, which the atfork handlers hold, so
- * no child inherits one.
+ *     needs it exclusively.  So nobody is left with a slot in a file that has lost its name;
+ *   - no descriptor outlives a call: the slot's lock is kept by a mapping of an open file description
+ *     that fork and clone do not copy, and exec and death drop;
+ *   - descriptors that carry a lock exist only under fork_mutex, which the atfork handlers hold, so no
+ *     child inherits one.
  */
 #include "enforcer/ledger.h"
 

@@ -2,9 +2,9 @@
  * Liveness and reaping.  Invariants:
  *   - only a slot whose owner is shown to be gone leaves LIVE; unknown counts as alive;
  *   - nobody but its owner ever takes a slot's lock: it is only asked about;
- *   - every step is a CAS on a word read before, so that any number of reapers, some of them killed
- * in the middle, together do exactly one release of what the dead one held. Must not: wait for
- * anybody, hold a lock, log.
+ *   - every step is a CAS on a word read before, so that any number of reapers, some of them killed in
+ *     the middle, together do exactly one release of what the dead one held.
+ * Must not: wait for anybody, hold a lock, log.
  */
 #include "enforcer/ledger_reap.h"
 

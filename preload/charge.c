@@ -1,9 +1,8 @@
 /*
  * Reserve, settle, release, and the words for a refusal.  Invariants:
  *   - what is reserved is either in the live map with its bytes, or given back;
- *   - a charge is tied to the place it was made in (mine); after the slot was lost, whoever
- * finds a record with an older one charges it again, under the record's shard lock, so it is never
- * in twice;
+ *   - a charge is tied to the place it was made in (mine); after the slot was lost, whoever finds a
+ *     record with an older one charges it again, under the record's shard lock, so it is never in twice;
  *   - a refusal is CUDA_ERROR_OUT_OF_MEMORY and touches no out-parameter.
  */
 #include "preload/charge.h"

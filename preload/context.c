@@ -1,8 +1,8 @@
 /*
  * The table of contexts.  Invariants:
  *   - an entry's overhead is charged exactly once, and released when the entry goes;
- *   - an entry or a record that was made after a destroying call reached the driver (birth not
- * below the number drawn before that call) outlives the sweep of that call;
+ *   - an entry or a record that was made after a destroying call reached the driver (birth not below the
+ *     number drawn before that call) outlives the sweep of that call;
  *   - VMM handles and pool memory do not belong to a context and are not touched here.
  */
 #include "preload/context.h"

@@ -1,11 +1,9 @@
 /*
  * Setting the process up: configuration, ledger, devices, failure policy, fork.  Invariants:
- *   - nothing happens before a hook finds a driver loaded: no file, descriptor, mapping, thread,
- * output;
- *   - configuration is read once, at the first CUDA call, and a forked child keeps it: what a
- * process changes in its environment later cannot widen its ceiling;
- *   - an error never ends in a wider ceiling unless VRAMCAP_ON_ERROR=allow says so, and is said
- * once.
+ *   - nothing happens before a hook finds a driver loaded: no file, descriptor, mapping, thread, output;
+ *   - configuration is read once, at the first CUDA call, and a forked child keeps it: what a process
+ *     changes in its environment later cannot widen its ceiling;
+ *   - an error never ends in a wider ceiling unless VRAMCAP_ON_ERROR=allow says so, and is said once.
  */
 #include "preload/preload.h"
 

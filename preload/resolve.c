@@ -1,12 +1,11 @@
 /*
  * Getting in front of the driver: what dlsym and cuGetProcAddress answer.  Invariants:
- *   - the driver is asked first; only an address that it gave is ever replaced, by the hook or stub
- * of the row whose function stands at that address; nothing is invented that the driver lacks;
+ *   - the driver is asked first; only an address that it gave is ever replaced, by the hook or stub of
+ *     the row whose function stands at that address; nothing is invented that the driver lacks;
  *   - what libcuda itself looks up stays its own;
- *   - no libc function is called before libcuda is loaded (sanitised programs call dlsym before
- * libc is ready); this file is compiled without builtins and sanitizers. loader.md of the design
- * has the callers and why three legs are needed: dlsym, the answers of cuGetProcAddress, and the
- * answer for cuGetProcAddress itself.
+ *   - no libc function is called before libcuda is loaded (sanitised programs call dlsym before libc is
+ *     ready); this file is compiled without builtins and sanitizers.
+ * docs/design.md has the callers, and why each needs its own answer.
  */
 #include "preload/cuda_api.h"
 
