@@ -103,8 +103,8 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 }
 
 /* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  asked: what
- * the call wants in all, for the words; 0: no refusal is said.  recorded: in and out, whether an audited refusal of this call
- * has been counted and said. */
+ * the call wants in all, for the words; 0: no refusal is said.  recorded: in and out, whether an audited
+ * refusal of this call has been counted and said. */
 static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                        uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
@@ -140,7 +140,7 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
 static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                           uint64_t asked, uint64_t *mine, bool *recorded)
 {
-    if (vcap_pools_exist()) {
+    if (vcap_pools_exist() && vcap_mode_now() != VCAP_MODE_AUDIT) {
         int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
 
         if (rc != -EDQUOT)
