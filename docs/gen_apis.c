@@ -76,6 +76,13 @@ static const struct {
     {"POOL_NAMED",
      "nothing is charged; whether the pool is of the host, of managed memory or of a device "
      "is remembered"},
+    {"CHARGE_GRAPH",
+     "the device's graph pool is charged what it has reserved afterwards, with room or without; "
+     "refused "
+     "beforehand if the largest allocation node exceeds the room and the pool's unused reserve"},
+    {"GRAPH_INSTANTIATE", "looks once for allocation nodes; costs nothing, but with the upload "
+                          "flag what an upload costs"},
+    {"GRAPH_SETTLE", "the device's graph pool is charged what it has reserved afterwards"},
     {"SYNCHRONIZE", "if this process freed to a pool since, its pools are charged what they have "
                     "reserved afterwards"},
     {"CONTEXT_CREATE",

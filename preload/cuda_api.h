@@ -68,6 +68,12 @@ struct vcap_own {
     PFN_cuMemPoolGetAttribute_v11020 cuMemPoolGetAttribute;
     PFN_cuMemPoolTrimTo_v11020 cuMemPoolTrimTo;
     PFN_cuMemGetAddressRange_v3020 cuMemGetAddressRange_v2;
+    PFN_cuGraphGetNodes_v10000 cuGraphGetNodes;
+    PFN_cuGraphNodeGetType_v10000 cuGraphNodeGetType;
+    PFN_cuGraphChildGraphNodeGetGraph_v10000 cuGraphChildGraphNodeGetGraph;
+    PFN_cuGraphMemAllocNodeGetParams_v11040 cuGraphMemAllocNodeGetParams;
+    PFN_cuDeviceGetGraphMemAttribute_v11040 cuDeviceGetGraphMemAttribute;
+    PFN_cuDeviceGraphMemTrim_v11040 cuDeviceGraphMemTrim;
 };
 extern struct vcap_own vcap_own;
 

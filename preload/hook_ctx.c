@@ -8,6 +8,7 @@
 
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/graph.h"
 #include "preload/pool.h"
 
 /* Reserves the overhead of one context.  *device stays NULL where there is nothing to reserve. */

@@ -12,28 +12,7 @@
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 
-/* What a twin's stream is by the names of the other functions. */
-static CUstream of_thread(CUstream stream)
-{
-    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
-}
-
-/* ---- where a stream is, and what it does ---- */
-
-enum doing { NORMAL, CAPTURING, UNKNOWN };
-
-static enum doing ask_stream(CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-
-    if (vcap_own.cuStreamIsCapturing == NULL)
-        return NORMAL; /* older than capture */
-    if (vcap_own.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
-        return UNKNOWN; /* CUDA_ERROR_STREAM_CAPTURE_IMPLICIT is usual on the legacy stream */
-    return status == CU_STREAM_CAPTURE_STATUS_NONE     ? NORMAL
-           : status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CAPTURING
-                                                       : UNKNOWN;
-}
+/* ---- where a stream is ---- */
 
 /* Its context, and that context's device; -1: cannot be had. */
 static CUdevice ask_device(CUstream stream, CUcontext *context)
@@ -99,7 +78,7 @@ static struct vcap_pool *pool_of(const struct request *q, CUdevice ordinal)
 }
 
 struct plan {
-    enum doing doing;
+    enum vcap_stream_doing doing;
     struct vcap_pool_call call; /* pool NULL: nothing to charge */
 };
 
@@ -118,8 +97,8 @@ static CUresult alloc_begin(struct plan *plan, const struct request *q)
     if (q->bytes == 0 || vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL)
         return CUDA_SUCCESS;
     r = vcap_relaxed_begin();
-    plan->doing = ask_stream(q->stream);
-    if (plan->doing != CAPTURING) {
+    plan->doing = vcap_stream_ask(q->stream);
+    if (plan->doing != VCAP_STREAM_CAPTURING) {
         ordinal = ask_device(q->stream, &context);
         pool = pool_of(q, ordinal);
         if (pool != NULL && context != NULL && ordinal >= 0)
@@ -137,7 +116,7 @@ static CUresult alloc_begin(struct plan *plan, const struct request *q)
                                          .stream = q->stream,
                                          .bytes = q->bytes,
                                          .give_back = q->give_back};
-    if (plan->doing == NORMAL)
+    if (plan->doing == VCAP_STREAM_NORMAL)
         result = vcap_pool_alloc_begin(&plan->call);
     else
         vcap_pool_call_begin(
@@ -191,7 +170,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
 CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
     VCAP_ENTER(cuMemAllocAsync_ptsz, (dptr, bytesize, hStream));
-    ALLOCATE(cuMemAllocAsync_ptsz, of_thread(hStream), NULL,
+    ALLOCATE(cuMemAllocAsync_ptsz, vcap_stream_of_thread(hStream), NULL,
              real.cuMemAllocAsync_ptsz(dptr != NULL ? &pointer : NULL, bytesize, hStream));
 }
 
@@ -208,7 +187,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize
 {
     VCAP_ENTER(cuMemAllocFromPoolAsync_ptsz, (dptr, bytesize, pool, hStream));
     ALLOCATE(
-        cuMemAllocFromPoolAsync_ptsz, of_thread(hStream), pool,
+        cuMemAllocFromPoolAsync_ptsz, vcap_stream_of_thread(hStream), pool,
         real.cuMemAllocFromPoolAsync_ptsz(dptr != NULL ? &pointer : NULL, bytesize, pool, hStream));
 }
 
@@ -217,11 +196,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize
 /* Takes the record out; false: not ours, or a node that frees when its graph is launched. */
 static bool free_begin(CUdeviceptr dptr, CUstream stream, struct vcap_live *record)
 {
-    struct vcap_relaxed r = vcap_relaxed_begin();
-    enum doing doing = ask_stream(stream);
-
-    vcap_relaxed_end(r);
-    if (doing == CAPTURING || !vcap_live_take(dptr, record))
+    if (vcap_stream_doing(stream) == VCAP_STREAM_CAPTURING || !vcap_live_take(dptr, record))
         return false;
     if (record->pool != NULL)
         vcap_pool_call_begin(record->pool);
@@ -250,7 +225,7 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
     bool ours;
 
     VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
-    ours = free_begin(dptr, of_thread(hStream), &record);
+    ours = free_begin(dptr, vcap_stream_of_thread(hStream), &record);
     return free_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
 }
 

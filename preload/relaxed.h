@@ -28,4 +28,39 @@ static inline void vcap_relaxed_end(struct vcap_relaxed r)
         vcap_own.cuThreadExchangeStreamCaptureMode(&r.mode);
 }
 
+/* What a per-thread twin's stream is called elsewhere. */
+static inline CUstream vcap_stream_of_thread(CUstream stream)
+{
+    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
+}
+
+enum vcap_stream_doing {
+    VCAP_STREAM_NORMAL,
+    VCAP_STREAM_CAPTURING, /* calls become nodes */
+    VCAP_STREAM_UNKNOWN    /* its capture is spoiled, or it cannot be asked: the driver will say */
+};
+
+/* In relaxed mode. */
+static inline enum vcap_stream_doing vcap_stream_ask(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+    if (vcap_own.cuStreamIsCapturing == NULL)
+        return VCAP_STREAM_NORMAL; /* older than capture */
+    if (vcap_own.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
+        return VCAP_STREAM_UNKNOWN; /* CUDA_ERROR_STREAM_CAPTURE_IMPLICIT is usual on the legacy stream */
+    return status == CU_STREAM_CAPTURE_STATUS_NONE     ? VCAP_STREAM_NORMAL
+           : status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? VCAP_STREAM_CAPTURING
+                                                       : VCAP_STREAM_UNKNOWN;
+}
+
+static inline enum vcap_stream_doing vcap_stream_doing(CUstream stream)
+{
+    struct vcap_relaxed r = vcap_relaxed_begin();
+    enum vcap_stream_doing doing = vcap_stream_ask(stream);
+
+    vcap_relaxed_end(r);
+    return doing;
+}
+
 #endif

@@ -21,6 +21,9 @@ extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
 extern __typeof__(cuMemAllocAsync) cuMemAllocAsync_ptsz;
 extern __typeof__(cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync_ptsz;
 extern __typeof__(cuStreamSynchronize) cuStreamSynchronize_ptsz;
+extern __typeof__(cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
+extern __typeof__(cuGraphUpload) cuGraphUpload_ptsz;
+extern __typeof__(cuGraphLaunch) cuGraphLaunch_ptsz;
 
 #define CONTEXT (16 * MIB)
 #define CEILING (1024 * MIB)
@@ -41,6 +44,10 @@ struct frame {
     cuuint64_t threshold;
     uint64_t idle; /* what `pool` has reserved */
     int fd;
+    /* a graph with an allocation of 40 MiB and its free, not run yet; for settling, run */
+    CUgraph graph;
+    CUgraphExec exec;
+    CUDA_GRAPH_INSTANTIATE_PARAMS instantiate;
 };
 
 enum rule {
@@ -64,6 +71,9 @@ enum rule {
     RULE_POOL_IMPORT_POINTER,
     RULE_POOL_NAMED,
     RULE_SYNCHRONIZE,
+    RULE_CHARGE_GRAPH,
+    RULE_GRAPH_INSTANTIATE,
+    RULE_GRAPH_SETTLE,
     RULE_VIEW_INFO,
     RULE_VIEW_TOTAL
 };
@@ -142,6 +152,43 @@ static CUresult prepare_pool(enum rule rule, struct frame *f)
     return result;
 }
 
+static uint64_t reserved_by_graphs(void)
+{
+    cuuint64_t bytes = 0;
+
+    return cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) ==
+                   CUDA_SUCCESS
+               ? bytes
+               : UINT64_MAX;
+}
+
+static CUresult prepare_graph(enum rule rule, struct frame *f)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+    CUgraphNode first, second;
+    CUresult result;
+
+    memset(&alloc, 0, sizeof(alloc));
+    alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    alloc.bytesize = 40 * MIB;
+    f->instantiate.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
+    f->instantiate.hUploadStream = f->stream;
+    if (result == CUDA_SUCCESS)
+        result = cuGraphCreate(&f->graph, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemAllocNode(&first, f->graph, NULL, 0, &alloc);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemFreeNode(&second, f->graph, &first, 1, alloc.dptr);
+    if (result == CUDA_SUCCESS && rule != RULE_GRAPH_INSTANTIATE)
+        result = cuGraphInstantiateWithFlags(&f->exec, f->graph, 0);
+    if (result == CUDA_SUCCESS && rule == RULE_GRAPH_SETTLE)
+        result = cuGraphLaunch(f->exec, f->stream);
+    f->idle = reserved_by_graphs();
+    return result;
+}
+
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
@@ -162,6 +209,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
     if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
         rule == RULE_CHARGE_MANAGED || rule == RULE_VIEW_INFO)
         return result;
+    if (rule == RULE_CHARGE_GRAPH || rule == RULE_GRAPH_INSTANTIATE || rule == RULE_GRAPH_SETTLE)
+        return prepare_graph(rule, f);
     if (of_a_pool(rule))
         return prepare_pool(rule, f);
     result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
@@ -198,6 +247,11 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_POOL_DESTROY:
     case RULE_SYNCHRONIZE:
         return -(int64_t)f->idle;
+    case RULE_CHARGE_GRAPH:
+        return 40 * (int64_t)MIB;
+    case RULE_GRAPH_INSTANTIATE: /* nothing, or the upload */
+    case RULE_GRAPH_SETTLE:
+        return (int64_t)reserved_by_graphs() - (int64_t)f->idle;
     case RULE_POOL_SETTLE: /* a trim, or a threshold that lets the next synchronise do it */
         return (int64_t)reserved(f->pool) - (int64_t)f->idle;
     default:
