@@ -136,6 +136,9 @@ void vcap_ledger_forget(struct vcap_ledger *l);
 /* Books overhead inside what is charged (delta in bytes), so that readers can show it apart. */
 void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
 
+/* Shows memory of another process that this one has open; nothing is charged. */
+void vcap_ledger_note_imported(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
+
 /* The row of a GPU, found or taken.  -ENOSPC: all rows hold other GPUs. */
 int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flags, uint32_t index,
                     uint64_t card_bytes, uint32_t *gpu);

@@ -14,6 +14,7 @@
 #include "enforcer/ledger_reap.h"
 #include "enforcer/log.h"
 #include "preload/context.h"
+#include "preload/pool.h"
 
 static struct vcap_log_limit refusal_limit, full_limit, deny_limit, audit_limit;
 
@@ -102,8 +103,8 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 }
 
 /* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  asked: what
- * the call wants in all, for the words.  recorded: in and out, whether an audited refusal of this call
- * has been counted and said. */
+ * the call wants in all, for the words; 0: no refusal is said.  recorded: in and out, whether an audited
+ * refusal of this call has been counted and said. */
 static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                        uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
@@ -113,7 +114,7 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
     int rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
                                    audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
 
-    if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above && !*recorded)) {
+    if (((rc == -EDQUOT || rc == -EOVERFLOW) && asked != 0) || (audit && above && !*recorded)) {
         refused(d, ordinal, row, asked, rc == 0);
         *recorded = true;
     }
@@ -132,6 +133,29 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc;
     }
+}
+
+/* For what a program asks for: before it is refused, this process's idle pools give back what they hold.
+ * Calls the driver. */
+static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
+                          uint64_t asked, uint64_t *mine, bool *recorded)
+{
+    if (vcap_pools_exist() && vcap_mode_now() != VCAP_MODE_AUDIT) {
+        int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
+
+        if (rc != -EDQUOT)
+            return rc;
+        vcap_pools_trim(ordinal, row);
+    }
+    return charge(d, ordinal, row, bytes, asked, false, mine, recorded);
+}
+
+CUresult vcap_refuse(const struct vcap_device *device, CUdevice ordinal, unsigned row,
+                     uint64_t bytes)
+{
+    if (device != NULL)
+        refused(device, ordinal, row, bytes, false);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force,
@@ -155,7 +179,7 @@ static CUresult begin(struct vcap_charge *c, uint64_t bytes)
     if (c->context != NULL)
         vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, c->row, bytes, bytes, false, &c->mine, &c->above);
+    rc = charge_or_trim(c->device, c->ordinal, c->row, bytes, bytes, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -206,7 +230,29 @@ static void release(const struct vcap_device *d, uint64_t bytes, uint64_t mine)
 
 void vcap_record_release(const struct vcap_live *record)
 {
-    release(&vcap_process.device[record->device], record->bytes, record->mine);
+    if (record->pool != NULL)
+        vcap_pool_pointer_gone(record);
+    else
+        release(&vcap_process.device[record->device], record->bytes, record->mine);
+}
+
+CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *record)
+{
+    struct vcap_live stale;
+
+    if (!ours)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        vcap_record_release(record);
+        return result;
+    }
+    /* still allocated; without memory for the record the charge stays until the process ends */
+    if (vcap_live_enter(record, &stale) == 0 &&
+        record->mine != vcap_ledger_mine(&vcap_process.ledger))
+        vcap_record_follow(record->key);
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    return result;
 }
 
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
@@ -234,8 +280,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc =
-            charge(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, false, &mine, &c->above);
+        int rc = charge_or_trim(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine,
+                                &c->above);
 
         if (rc != 0)
             goto undo;

@@ -7,6 +7,7 @@
 
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/pool.h"
 
 static CUresult free_v1(uint64_t pointer)
 {
@@ -121,23 +122,25 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     return result;
 }
 
-/* After the driver has answered for a pointer whose record was taken out. */
-static CUresult released(CUresult result, bool ours, const struct vcap_live *record)
+/* Takes the record out before the driver is asked; false: not ours. */
+static bool release_begin(CUdeviceptr dptr, struct vcap_live *record)
 {
-    struct vcap_live stale;
+    bool ours = vcap_live_take(dptr, record);
 
-    if (!ours)
-        return result;
-    if (result == CUDA_SUCCESS) {
-        vcap_record_release(record);
-        return result;
-    }
-    /* still allocated; without memory for the record the charge stays until the process ends */
-    if (vcap_live_enter(record, &stale) == 0 &&
-        record->mine != vcap_ledger_mine(&vcap_process.ledger))
-        vcap_record_follow(record->key);
-    if (stale.key != 0)
-        vcap_record_release(&stale);
+    if (ours && record->pool != NULL)
+        vcap_pool_call_begin(record->pool);
+    return ours;
+}
+
+static CUresult release_end(CUresult result, bool ours, const struct vcap_live *record,
+                            unsigned row)
+{
+    if (!ours || record->pool == NULL)
+        return vcap_release_end(result, ours, record);
+    result = vcap_pool_free_end(result, record);
+    /* this free waits for the device, so the pool may have given memory back */
+    if (result == CUDA_SUCCESS)
+        vcap_pools_settle(row);
     return result;
 }
 
@@ -147,8 +150,8 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
     bool ours;
 
     VCAP_ENTER(cuMemFree_v2, (dptr));
-    ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFree_v2(dptr), ours, &record);
+    ours = release_begin(dptr, &record);
+    return release_end(real.cuMemFree_v2(dptr), ours, &record, VCAP_ROW_cuMemFree_v2);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
@@ -157,26 +160,6 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
     bool ours;
 
     VCAP_ENTER(cuMemFree, (dptr));
-    ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFree(dptr), ours, &record);
-}
-
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    struct vcap_live record;
-    bool ours;
-
-    VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
-    ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFreeAsync(dptr, hStream), ours, &record);
-}
-
-CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
-{
-    struct vcap_live record;
-    bool ours;
-
-    VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
-    ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
+    ours = release_begin(dptr, &record);
+    return release_end(real.cuMemFree(dptr), ours, &record, VCAP_ROW_cuMemFree);
 }

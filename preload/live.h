@@ -22,6 +22,8 @@ static inline uint64_t vcap_live_key(enum vcap_live_kind kind, uint64_t handle)
     return handle ^ (uint64_t)kind << 60; /* user addresses have at most 57 bits */
 }
 
+struct vcap_pool;
+
 struct vcap_live {
     uint64_t key; /* vcap_live_key; a device pointer is its own key */
     uint64_t bytes;
@@ -29,6 +31,9 @@ struct vcap_live {
     uint64_t birth; /* vcap_live_sweep_number() when it was entered */
     void *context;
     uint32_t device; /* ordinal in this process */
+    /* memory of a pool: bytes is 0, for the pool is charged (pool.h); else NULL */
+    struct vcap_pool *pool;
+    uint64_t pool_bytes;
 };
 
 /*

@@ -20,6 +20,8 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/graph.h"
+#include "preload/pool.h"
 
 struct vcap_process vcap_process;
 static uint32_t zero_word;
@@ -194,6 +196,8 @@ static enum vcap_mode set_up(void)
         vcap_context_forget();
         vcap_primaries_forget();
         vcap_accounts_forget();
+        vcap_pools_forget();
+        vcap_graphs_forget();
         return mode_of(config);
     }
     if (!config_read) {
