@@ -64,6 +64,7 @@ static int lock_row(struct vcap_ledger_local *local, uintptr_t *outer)
         if ((seen & ~LOCK_WAITERS) == me)
             return holder_is_gone(frame) ? 1 : -EDEADLK;
         my_frame = frame;
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
         seen = 0;
         if (__atomic_compare_exchange_n(&local->lock, &seen, take, false, __ATOMIC_ACQUIRE,
                                         __ATOMIC_RELAXED))
@@ -81,8 +82,13 @@ static int lock_row(struct vcap_ledger_local *local, uintptr_t *outer)
 
 static void unlock_row(struct vcap_ledger_local *local, uintptr_t outer)
 {
+    uint32_t seen = __atomic_exchange_n(&local->lock, 0, __ATOMIC_RELEASE);
+
+    /* not before: a handler in between would take the holder for gone, and we would then let go a lock
+     * that is another's */
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
     my_frame = outer;
-    if ((__atomic_exchange_n(&local->lock, 0, __ATOMIC_RELEASE) & LOCK_WAITERS) != 0)
+    if ((seen & LOCK_WAITERS) != 0)
         vcap_sys_futex_wake(&local->lock, 1);
 }
 
@@ -263,6 +269,15 @@ static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
     return rc;
 }
 
+/* How far above the ceiling a booking went; the host may have raised it since. */
+static void note_over(struct vcap_ledger *l, const struct move *m)
+{
+    uint64_t ceiling = ceiling_units(l, m);
+
+    if (m->after_units > ceiling)
+        raise_to(&l->gpus[m->gpu].over_bytes, (m->after_units - ceiling) * VCAP_LF_UNIT_BYTES);
+}
+
 static uint64_t round_to_units(uint64_t bytes)
 {
     return bytes / VCAP_LF_UNIT_BYTES + (bytes % VCAP_LF_UNIT_BYTES != 0);
@@ -298,8 +313,7 @@ int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, ui
         m.force = VCAP_BOOK_ABOVE;
         rc = charge_once(l, &m, units);
         if (rc == 0 && m.above)
-            raise_to(&l->gpus[gpu].over_bytes,
-                     (m.after_units - ceiling_units(l, &m)) * VCAP_LF_UNIT_BYTES);
+            note_over(l, &m);
     }
     if (rc == 0 && above != NULL)
         *above = m.above;
@@ -368,13 +382,14 @@ static uint64_t uuid_claim(const uint8_t uuid[16])
 int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flags, uint32_t index,
                     uint64_t card_bytes, uint32_t *gpu)
 {
-    uint64_t claim = uuid_claim(uuid);
+    uint64_t claim = uuid_claim(uuid), words[2];
 
-    /* everybody looks from the first row on and takes the first free one, so no UUID gets two rows
-     */
+    memcpy(words, uuid, sizeof(words));
+    /* everybody looks from the first row on and takes the first free one, so no UUID gets two rows */
     for (uint32_t g = 0; g < l->gpu_count;) {
         struct vcap_lf_gpu *row = &l->gpus[g];
         uint64_t seen = vcap_load(&row->claim);
+        uint64_t *stored = (uint64_t *)(void *)row->uuid;
 
         if (seen == 0 && !vcap_cas(&row->claim, 0, claim))
             continue;
@@ -382,12 +397,12 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
             g++;
             continue;
         }
-        if (seen == 0 ||
-            memcmp(row->uuid, uuid, 16) != 0) { /* new, or its first claimer died here */
-            memcpy(row->uuid, uuid, 16);
-            row->flags = flags;
-            row->index = index;
-        }
+        /* whoever finds the row writes the same: its first claimer may have died before it did */
+        __atomic_store_n(&stored[0], words[0], __ATOMIC_RELAXED);
+        __atomic_store_n(&stored[1], words[1], __ATOMIC_RELAXED);
+        __atomic_store_n(&row->flags, flags, __ATOMIC_RELAXED);
+        if (seen == 0)
+            __atomic_store_n(&row->index, index, __ATOMIC_RELAXED);
         if (card_bytes != 0)
             __atomic_store_n(&row->card_bytes, card_bytes, __ATOMIC_RELAXED);
         *gpu = g;

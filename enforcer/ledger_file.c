@@ -149,7 +149,9 @@ static int create(const char *path, const struct vcap_ledger_size *size, uint32_
     if (fd < 0)
         return fd;
     /* real blocks, so that a full tmpfs says ENOSPC here and never SIGBUS later */
-    rc = -posix_fallocate(fd, 0, (off_t)header.file_size);
+    do
+        rc = -posix_fallocate(fd, 0, (off_t)header.file_size);
+    while (rc == -EINTR);
     if (rc == 0 && fchmod(fd, 0666) != 0)
         rc = -errno;
     if (rc == 0 && pwrite(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))

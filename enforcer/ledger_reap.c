@@ -236,6 +236,14 @@ static void reap_slot(struct vcap_ledger *l, uint32_t d)
              vcap_lf_state(vcap_lf_state_generation(state), VCAP_LF_KIND_NONE, VCAP_LF_FREE));
 }
 
+/* A slot of kind PID that this process had before it executed itself: same number and start time, but it
+ * is not the one that we hold. */
+static bool left_by_exec(const struct vcap_ledger *l, const struct vcap_lf_slot *slot)
+{
+    return vcap_lf_state_kind(slot->state) == VCAP_LF_KIND_PID && l->pidns != 0 &&
+           slot->pidns == l->pidns && slot->pid == (uint32_t)getpid();
+}
+
 uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
 {
     static uint64_t thorough_ns; /* CAS by whoever takes the second's thorough look */
@@ -260,7 +268,8 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
             }
             memcpy(&copy, slot, sizeof(copy));
             if (vcap_load(&slot->state) != state || copy.state != state ||
-                slot_life(&copy, s, fd, l->pidns, thorough) != VCAP_LIFE_DEAD)
+                (!left_by_exec(l, &copy) &&
+                 slot_life(&copy, s, fd, l->pidns, thorough) != VCAP_LIFE_DEAD))
                 continue;
             vcap_cas(&slot->state, state,
                      vcap_lf_state(vcap_lf_state_generation(state),

@@ -417,8 +417,9 @@ bool vcap_slot_renew(void)
         rc = vcap_ledger_claim(l, mode);
         if (rc == 0) {
             for (uint32_t i = 0; i < VCAP_DEVICES_MAX; i++)
-                if (vcap_process.device[i].state == 1)
-                    note_device(&vcap_process.device[i]);
+                if (vcap_process.device[i].state == 1 &&
+                    place_device(&vcap_process.device[i], i) == 0)
+                    note_device(&vcap_process.device[i]); /* the file may have been made anew */
             vcap_live_each(charge_again, NULL);
             vcap_context_charge_again();
             vcap_accounts_charge_again();

@@ -191,6 +191,31 @@ static void a_pid_slot_is_judged_by_number_and_start_time(void **state)
 {
     struct vcap_lf_slot *slot;
     uint32_t number;
+    char path[32];
+
+    (void)state;
+    begin(4);
+    number = (uint32_t)(ledger.slot + 1) % 4;
+    slot = &ledger.slots[number];
+    vcap_ledger_cell(&ledger, number, 0)->charged = vcap_lf_charged(30, 1);
+    ledger.gpus[0].total = vcap_lf_total(30, number, 1);
+    slot->pid = (uint32_t)getppid(); /* one that lives */
+    slot->pidns = ledger.pidns;
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)getppid());
+    slot->start_time = box_start_time(path);
+    slot->state = vcap_lf_state(1, VCAP_LF_KIND_PID, VCAP_LF_LIVE);
+    assert_true(slot->start_time != 0);
+    assert_int_equal(box_charge(&ledger, 11), -EDQUOT);
+    slot->start_time++; /* the number was given to another process */
+    assert_the_whole_is_ours();
+    vcap_ledger_close(&ledger);
+}
+
+/* Same number, same start time, not the slot that we hold: we had it before we executed ourselves. */
+static void a_pid_slot_of_our_own_former_self_is_given_back(void **state)
+{
+    struct vcap_lf_slot *slot;
+    uint32_t number;
 
     (void)state;
     begin(4);
@@ -202,9 +227,6 @@ static void a_pid_slot_is_judged_by_number_and_start_time(void **state)
     slot->pidns = ledger.pidns;
     slot->start_time = box_start_time("/proc/self/stat");
     slot->state = vcap_lf_state(1, VCAP_LF_KIND_PID, VCAP_LF_LIVE);
-    assert_true(slot->start_time != 0);
-    assert_int_equal(box_charge(&ledger, 11), -EDQUOT);
-    slot->start_time++; /* the number was given to another process */
     assert_the_whole_is_ours();
     vcap_ledger_close(&ledger);
 }
@@ -460,6 +482,7 @@ int main(void)
         BOX_TEST(racing_claimers_all_find_room_in_a_table_full_of_dead),
         BOX_TEST(slots_that_cannot_be_judged_are_left_alone),
         BOX_TEST(a_pid_slot_is_judged_by_number_and_start_time),
+        BOX_TEST(a_pid_slot_of_our_own_former_self_is_given_back),
         BOX_TEST(a_forked_child_holds_nothing_of_its_parents),
         BOX_TEST(a_forked_child_does_not_keep_its_parents_slot),
         BOX_TEST(a_child_of_raw_clone_does_not_keep_its_parents_slot),
