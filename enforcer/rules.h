@@ -57,4 +57,14 @@ static inline uint64_t vcap_rule_pitched_least(uint64_t width, uint64_t rows)
     return vcap_rule_pitched(vcap_round_up(width, VCAP_SMALL_GRAIN), rows);
 }
 
+/*
+ * CHARGE_PHYSICAL: what cuMemCreate is asked for, if it is to be on a device.  The driver demands
+ * whole granules (2 MiB on present GPUs), so there is nothing to round.  Host memory, on a NUMA node
+ * or not, costs nothing.
+ */
+static inline uint64_t vcap_rule_physical(uint64_t bytes)
+{
+    return bytes;
+}
+
 #endif

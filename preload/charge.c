@@ -209,6 +209,25 @@ void vcap_record_release(const struct vcap_live *record)
     release(&vcap_process.device[record->device], record->bytes, record->mine);
 }
 
+CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *record)
+{
+    struct vcap_live stale;
+
+    if (!ours)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        vcap_record_release(record);
+        return result;
+    }
+    /* still allocated; without memory for the record the charge stays until the process ends */
+    if (vcap_live_enter(record, &stale) == 0 &&
+        record->mine != vcap_ledger_mine(&vcap_process.ledger))
+        vcap_record_follow(record->key);
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    return result;
+}
+
 CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointer, uint64_t bytes,
                          CUresult (*give_back)(uint64_t pointer))
 {

@@ -74,6 +74,10 @@ int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes,
 /* Takes the charge of a record off that has left the live map. */
 void vcap_record_release(const struct vcap_live *record);
 
+/* After the driver has answered for a pointer or handle: ours if its record was taken out before, which is
+ * then released, or put back if the driver failed. */
+CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *record);
+
 /* The line and the event for a driver that had no memory though the ceiling was not reached. */
 void vcap_device_full(const struct vcap_device *device, CUdevice ordinal, unsigned row,
                       uint64_t bytes);

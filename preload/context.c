@@ -154,6 +154,8 @@ static bool belongs(const struct vcap_live *record, void *arg)
     const struct context *c;
     bool primary;
 
+    if (record->context == NULL) /* physical memory: no context's */
+        return false;
     if (going->context != NULL)
         return record->context == going->context;
     if (record->device != (uint32_t)going->ordinal)

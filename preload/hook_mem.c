@@ -121,26 +121,6 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     return result;
 }
 
-/* After the driver has answered for a pointer whose record was taken out. */
-static CUresult released(CUresult result, bool ours, const struct vcap_live *record)
-{
-    struct vcap_live stale;
-
-    if (!ours)
-        return result;
-    if (result == CUDA_SUCCESS) {
-        vcap_record_release(record);
-        return result;
-    }
-    /* still allocated; without memory for the record the charge stays until the process ends */
-    if (vcap_live_enter(record, &stale) == 0 &&
-        record->mine != vcap_ledger_mine(&vcap_process.ledger))
-        vcap_record_follow(record->key);
-    if (stale.key != 0)
-        vcap_record_release(&stale);
-    return result;
-}
-
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     struct vcap_live record;
@@ -148,7 +128,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 
     VCAP_ENTER(cuMemFree_v2, (dptr));
     ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFree_v2(dptr), ours, &record);
+    return vcap_release_end(real.cuMemFree_v2(dptr), ours, &record);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
@@ -158,7 +138,7 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
 
     VCAP_ENTER(cuMemFree, (dptr));
     ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFree(dptr), ours, &record);
+    return vcap_release_end(real.cuMemFree(dptr), ours, &record);
 }
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
@@ -168,7 +148,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
     ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFreeAsync(dptr, hStream), ours, &record);
+    return vcap_release_end(real.cuMemFreeAsync(dptr, hStream), ours, &record);
 }
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
@@ -178,5 +158,5 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
     ours = vcap_live_take(dptr, &record);
-    return released(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
+    return vcap_release_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
 }

@@ -15,7 +15,7 @@ enum vcap_live_kind {
     VCAP_LIVE_ARRAY,
     VCAP_LIVE_MIPMAP,
     VCAP_LIVE_EXTERNAL, /* imported external memory */
-    VCAP_LIVE_HANDLE    /* cuMemCreate */
+    VCAP_LIVE_HANDLE    /* physical memory, by the address of its object (vmm.h) */
 };
 static inline uint64_t vcap_live_key(enum vcap_live_kind kind, uint64_t handle)
 {

@@ -20,6 +20,7 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/vmm.h"
 
 struct vcap_process vcap_process;
 static uint32_t zero_word;
@@ -194,6 +195,7 @@ static enum vcap_mode set_up(void)
         vcap_context_forget();
         vcap_primaries_forget();
         vcap_accounts_forget();
+        vcap_physical_forget();
         return mode_of(config);
     }
     if (!config_read) {

@@ -29,6 +29,9 @@ struct frame {
     unsigned old_pitch, old_free, old_total;
     CUcontext context;
     void *address;
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle, created;
+    CUdeviceptr range;
 };
 
 enum rule {
@@ -39,6 +42,11 @@ enum rule {
     RULE_CHARGE_MANAGED,
     RULE_RELEASE,
     RULE_RELEASE_ASYNC,
+    RULE_CHARGE_PHYSICAL,
+    RULE_RELEASE_PHYSICAL,
+    RULE_RETAIN_PHYSICAL,
+    RULE_MAP_PHYSICAL,
+    RULE_UNMAP_PHYSICAL,
     RULE_CONTEXT_CREATE,
     RULE_CONTEXT_DESTROY,
     RULE_PRIMARY_RETAIN,
@@ -64,6 +72,26 @@ static uint64_t held(void)
     return bytes == UINT64_MAX ? 0 : bytes; /* no row yet */
 }
 
+/* Physical memory needs no context. */
+static CUresult prepare_physical(enum rule rule, struct frame *f)
+{
+    CUresult result;
+
+    f->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    f->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    f->bytes = 6 * MIB;
+    result = cuMemAddressReserve(&f->range, f->bytes, 0, 0, 0);
+    if (result != CUDA_SUCCESS || rule == RULE_CHARGE_PHYSICAL)
+        return result;
+    result = cuMemCreate(&f->handle, f->bytes, &f->prop, 0);
+    if (result != CUDA_SUCCESS || rule == RULE_RELEASE_PHYSICAL || rule == RULE_MAP_PHYSICAL)
+        return result;
+    result = cuMemMap(f->range, f->bytes, 0, f->handle, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuMemRelease(f->handle);
+    return result;
+}
+
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
@@ -74,6 +102,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
     if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER ||
         rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
         return result;
+    if (rule >= RULE_CHARGE_PHYSICAL && rule <= RULE_UNMAP_PHYSICAL)
+        return prepare_physical(rule, f);
     if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
         result = cuDevicePrimaryCtxRetain(&f->context, 0);
         if (result == CUDA_SUCCESS)
@@ -106,6 +136,11 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_RELEASE:
     case RULE_RELEASE_ASYNC:
         return -(int64_t)(8 * MIB);
+    case RULE_CHARGE_PHYSICAL:
+        return (int64_t)f->bytes;
+    case RULE_RELEASE_PHYSICAL:
+    case RULE_UNMAP_PHYSICAL:
+        return -(int64_t)f->bytes;
     case RULE_CONTEXT_CREATE:
     case RULE_PRIMARY_RETAIN:
         return (int64_t)CONTEXT;
