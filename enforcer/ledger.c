@@ -345,6 +345,19 @@ void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delt
         !__atomic_compare_exchange_n(word, &seen, base, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
+void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta)
+{
+    uint64_t *word = &vcap_ledger_cell(l, vcap_mine_slot(mine), gpu)->imported_bytes, seen, next;
+
+    if (!vcap_ledger_holds(l, mine))
+        return;
+    seen = vcap_load(word); /* written by several threads of the owner, by nobody else */
+    do
+        next = delta < 0 && seen < (uint64_t)-delta ? 0 : seen + (uint64_t)delta;
+    while (
+        !__atomic_compare_exchange_n(word, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+}
+
 static uint64_t uuid_claim(const uint8_t uuid[16])
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a, 64 bits */

@@ -58,6 +58,8 @@ struct vcap_own {
     PFN_cuDeviceGetUuid_v9020 cuDeviceGetUuid;
     PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid_v2;
     PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState;
+    PFN_cuMemGetAddressRange_v3020 cuMemGetAddressRange_v2;
+    PFN_cuMemGetAllocationPropertiesFromHandle_v10020 cuMemGetAllocationPropertiesFromHandle;
 };
 extern struct vcap_own vcap_own;
 

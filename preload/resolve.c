@@ -69,6 +69,8 @@ static void bind_rows(const struct link_map *driver)
     OWN(cuDeviceGetUuid);
     OWN(cuDeviceGetUuid_v2);
     OWN(cuDevicePrimaryCtxGetState);
+    OWN(cuMemGetAddressRange_v2);
+    OWN(cuMemGetAllocationPropertiesFromHandle);
 #undef OWN
     vcap_rows_index();
     vcap_elf_span(driver, &vcap_binding.driver_low, &vcap_binding.driver_high);

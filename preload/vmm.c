@@ -54,7 +54,38 @@ static void unhold(struct vcap_physical *physical, uint64_t count)
         return;
     if (vcap_live_take(vcap_live_key(VCAP_LIVE_HANDLE, (uintptr_t)physical), &record))
         vcap_record_release(&record);
+    if (physical->origin != NULL)
+        vcap_physical_unhold(physical->origin);
     free(physical);
+}
+
+bool vcap_physical_hold(struct vcap_physical *physical)
+{
+    bool held;
+
+    pthread_mutex_lock(&lock);
+    held = physical->holds != 0;
+    physical->holds += held;
+    pthread_mutex_unlock(&lock);
+    return held;
+}
+
+bool vcap_physical_grow(struct vcap_physical *physical, uint64_t size, struct vcap_physical *origin)
+{
+    struct vcap_physical *old = NULL;
+    bool grown;
+
+    pthread_mutex_lock(&lock);
+    grown = size > physical->size;
+    if (grown) {
+        __atomic_store_n(&physical->size, size, __ATOMIC_RELAXED); /* read by the map hook */
+        old = physical->origin;
+        physical->origin = origin;
+    }
+    pthread_mutex_unlock(&lock);
+    if (old != NULL)
+        vcap_physical_unhold(old);
+    return grown;
 }
 
 void vcap_physical_unhold(struct vcap_physical *physical)

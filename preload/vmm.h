@@ -19,6 +19,11 @@
 struct vcap_physical {
     uint64_t holds;                      /* under the lock of vmm.c */
     CUmemGenericAllocationHandle handle; /* as the driver gave it first */
+    CUdevice ordinal;
+    uint64_t size; /* bytes; of an import the largest mapping so far, 0 before the first */
+    bool imported;
+    uint64_t hash;                /* of the fabric handle it was imported by; 0: a descriptor */
+    struct vcap_physical *origin; /* held: this process's own memory that it is */
 };
 
 /* An address range that shows an object.  The bounds are the tree's key and never change in it. */
@@ -30,6 +35,15 @@ struct vcap_mapping {
 
 /* One hold, nothing charged yet.  NULL: no memory. */
 struct vcap_physical *vcap_physical_new(void);
+
+/* True, and held once more, unless it is on its way out.  Only where something else keeps its memory from
+ * being freed: a lock that its export is dropped under (share.c). */
+bool vcap_physical_hold(struct vcap_physical *physical);
+
+/* An import is mapped as large as never before: true for the one call that makes it so, whose hold on origin
+ * (may be NULL) becomes the object's. */
+bool vcap_physical_grow(struct vcap_physical *physical, uint64_t size,
+                        struct vcap_physical *origin);
 
 /* One hold less; with the last one what the object is charged is released and it is gone. */
 void vcap_physical_unhold(struct vcap_physical *physical);

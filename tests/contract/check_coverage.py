@@ -286,20 +286,20 @@ def self_test(text, facts):
     errors = check(text, facts)[0]
     if errors:
         return ["the table itself is not clean: %s" % errors[:3]], 1
-    expect("a dropped GAP row", edited(r"^GAP\(cuMemCreate,.*\n", ""), "cuMemCreate (memory) has no row")
+    expect("a dropped GAP row", edited(r"^GAP\(cuCheckpointProcessRestore,.*\n", ""), "cuCheckpointProcessRestore (checkpoint) has no row")
     expect("a dropped HOOK row", edited(r"^HOOK\(cuMemAlloc, 3020.*\n", ""), "cuMemAlloc_v2 (memory) has no row")
     expect("a dropped twin row", edited(r"^HOOK_STREAM\(cuMemFreeAsync.*\n", ""), "cuMemFreeAsync_ptsz (memory) has no row")
-    expect("a bogus name", edited(r"^GAP\(cuMemCreate,", "GAP(cuMemCreateBogus,"), "cuMemCreateBogus (line")
-    expect("a bogus ABI", edited(r"^GAP\(cuMemCreate, 10020, ,", "GAP(cuMemCreate, 10020, _v7,"), "cuMemCreate_v7 (line")
-    expect("a duplicate row", edited(r"^(GAP\(cuMemCreate,.*\n)", r"\1\1"), "second row for cuMemCreate")
+    expect("a bogus name", edited(r"^GAP\(cuCheckpointProcessRestore,", "GAP(cuCheckpointProcessBogus,"), "cuCheckpointProcessBogus (line")
+    expect("a bogus ABI", edited(r"^GAP\(cuCheckpointProcessRestore, 12080, ,", "GAP(cuCheckpointProcessRestore, 12080, _v7,"), "cuCheckpointProcessRestore_v7 (line")
+    expect("a duplicate row", edited(r"^(GAP\(cuCheckpointProcessRestore,.*\n)", r"\1\1"), "second row for cuCheckpointProcessRestore")
     expect("a lost twin", edited(r"^HOOK_STREAM\(cuMemFreeAsync", "HOOK(cuMemFreeAsync"), "the table says no twin")
-    expect("an invented twin", edited(r"^GAP\(cuMemCreate,", "GAP_STREAM(cuMemCreate,"), "the driver has no twin")
+    expect("an invented twin", edited(r"^GAP\(cuCheckpointProcessRestore,", "GAP_STREAM(cuCheckpointProcessRestore,"), "the driver has no twin")
     expect("a wrong twin", edited(r"^GAP_STREAM\(cuGraphLaunch,", "PASS_PTDS(cuGraphLaunch,"), "the table says _ptds")
-    expect("an empty reason", edited(r'^(GAP\(cuMemCreate,.*)".*"\)', r'\1"")'), "is no row")
+    expect("an empty reason", edited(r'^(GAP\(cuCheckpointProcessRestore,.*)".*"\)', r'\1"")'), "is no row")
     expect("a rule in quotes", edited(r"^(HOOK\(cuInit,.*)INIT\)", r'\1"INIT")'), "HOOK takes a rule")
-    expect("a reason without quotes", edited(r'^(GAP\(cuMemCreate,.*)".*"\)', r"\1lost)"), "HOOK takes a rule")
-    expect("two rows on a line", edited(r"^(GAP\(cuMemCreate,.*)\n", r"\1 "), "is no row")
-    expect("a row outside the families", edited(r"^GAP\(cuMemCreate,", "GAP(cuLaunchKernel,"), "no family claims it")
+    expect("a reason without quotes", edited(r'^(GAP\(cuCheckpointProcessRestore,.*)".*"\)', r"\1lost)"), "HOOK takes a rule")
+    expect("two rows on a line", edited(r"^(GAP\(cuCheckpointProcessRestore,.*)\n", r"\1 "), "is no row")
+    expect("a row outside the families", edited(r"^GAP\(cuCheckpointProcessRestore,", "GAP(cuLaunchKernel,"), "no family claims it")
     expect("a new name", check(text, with_facts({"cuMemFrobnicate"}))[0], "cuMemFrobnicate (memory) has no row")
     expect("a new ABI", check(text, with_facts({"cuMemCreate_v2"}))[0], "cuMemCreate_v2 (memory) has no row")
     expect("a new family", check(text, with_facts({"cuFrobnicate"}))[0], "cuFrobnicate belongs to no known family")
@@ -313,7 +313,7 @@ def self_test(text, facts):
         expect("a private name exported", check(text, with_facts(stub={"cuMemPeerRegister"}))[0], "and is exported")
         expect("an export CUPTI lacks", check(text, with_facts(stub={"cuMemNew"}))[0], "cuMemNew (memory) has no row")
     if facts.typedefs is not None:
-        expect("a wrong since", edited(r"^GAP\(cuMemCreate, 10020", "GAP(cuMemCreate, 10010"), "no PFN_cuMemCreate_v10010")
+        expect("a wrong since", edited(r"^GAP\(cuCheckpointProcessRestore, 12080", "GAP(cuCheckpointProcessRestore, 12070"), "no PFN_cuCheckpointProcessRestore_v12070")
         wrong = edited(r"^HOOK\(cuCtxCreate, 11040, _v3", "HOOK(cuCtxCreate, 12050, _v3")
         expect("another ABI's since", wrong, "is cuCtxCreate_v4")
     return failures, ran

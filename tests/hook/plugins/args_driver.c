@@ -20,7 +20,7 @@ long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned lon
                                   unsigned long g, unsigned long h, unsigned long i,
                                   unsigned long j, double k, double l, double m, double n, double o,
                                   double p, double q, double r, double s);
-unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d);
+unsigned long cuCheckpointProcessRestore(unsigned long a, unsigned long b, unsigned long c, unsigned long d);
 
 static struct seen seen;
 
@@ -61,7 +61,7 @@ long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned lon
     return -4242424242;
 }
 
-unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d)
+unsigned long cuCheckpointProcessRestore(unsigned long a, unsigned long b, unsigned long c, unsigned long d)
 {
     const unsigned long whole[] = {a, b, c, d};
 
