@@ -40,7 +40,7 @@ struct vcap_snapshot_gpu {
 
 /* What one process holds on one GPU. */
 struct vcap_snapshot_charge {
-    uint32_t gpu; /* position in vcap_snapshot.gpus */
+    uint32_t gpu;        /* position in vcap_snapshot.gpus */
     uint64_t held_bytes; /* charged and known overhead */
     uint64_t charged_bytes;
     uint64_t overhead_bytes; /* not in charged_bytes; VCAP_UNKNOWN */

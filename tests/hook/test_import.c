@@ -250,6 +250,26 @@ static int a_strangers_memory_is_charged_to_the_importer(void)
     return 0;
 }
 
+/* Its exporter has let go of it before anybody mapped it: whoever keeps it alive pays. */
+static int an_export_ends_with_the_exporters_memory(void)
+{
+    CUdeviceptr range;
+    physical handle;
+
+    CHECK(pair_start(exporter_of_600));
+    OK(api.cuInit(0));
+    OK(import_descriptor(&handle));
+    TELL();
+    AWAIT();
+    SAME(charged(0), 0);
+    OK(map_anywhere(&range, 600 * MIB, handle));
+    SAME(imported(0), 0);
+    SAME(ledger_charged_by(self.ledger, 0, getpid()), 600 * MIB);
+    TELL();
+    SAME(pair_wait(), 0);
+    return 0;
+}
+
 static int a_strangers_memory_mapped_in_growing_parts_is_charged_at_the_largest(void)
 {
     CUdeviceptr part, whole;
@@ -362,6 +382,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(two_ranks_exchange_buffers_with_one_charge_each, JOINED),
     SCENARIO(a_fabric_handle_is_known_by_its_hash, NULL),
     SCENARIO(a_strangers_memory_is_charged_to_the_importer, NULL),
+    SCENARIO(an_export_ends_with_the_exporters_memory, NULL),
     SCENARIO(a_strangers_memory_mapped_in_growing_parts_is_charged_at_the_largest, NULL),
     SCENARIO(a_map_that_fails_leaves_no_charge, "VRAMCAP_SIM_FAIL=cuMemMap:1:719"),
     SCENARIO(memory_kept_by_ones_own_import_stays_charged, NULL),
