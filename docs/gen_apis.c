@@ -58,8 +58,14 @@ static const struct {
     {"CHARGE_PITCHED", "as linear memory, for the pitch that the driver chose times the height"},
     {"CHARGE_MANAGED", "charged in full wherever its pages are, unless managed memory is ignored"},
     {"RELEASE", "the pointer's charge is released once the driver has freed it"},
+    {"CHARGE_POOL", "the pool is charged what it has reserved of its device: the size is charged "
+                    "before the call, unless "
+                    "the pool holds it idle, and the driver's figure after it; a captured call "
+                    "makes a node and costs "
+                    "nothing; host pools cost nothing, managed ones as managed memory does"},
     {"RELEASE_ASYNC",
-     "the charge of a pointer that no pool holds is released; pool pointers pass through"},
+     "the charge of a pointer that no pool holds is released; a pool's pointer stays in its pool's "
+     "reserve, or leaves a destroyed pool's charge"},
     {"CHARGE_PHYSICAL", "charged in full if the properties name a device, whatever context is "
                         "current; host memory costs nothing"},
     {"RELEASE_PHYSICAL",
@@ -76,6 +82,25 @@ static const struct {
     {"CHARGE_EXTERNAL",
      "memory of another API is charged at its size, on the current context's device"},
     {"RELEASE_EXTERNAL", "the charge of the import is released; it goes with its context too"},
+    {"POOL_CREATE", "nothing is charged; where the pool is decides what its allocations cost"},
+    {"POOL_DESTROY",
+     "the pool's charge becomes the sum of its live pointers, until the last is freed"},
+    {"POOL_SETTLE", "the pool is charged what it has reserved afterwards"},
+    {"POOL_IMPORT", "nothing is charged: the exporting process is"},
+    {"POOL_IMPORT_POINTER",
+     "shown as imported until it is freed, not charged: the exporting process is"},
+    {"POOL_NAMED",
+     "nothing is charged; whether the pool is of the host, of managed memory or of a device "
+     "is remembered"},
+    {"CHARGE_GRAPH",
+     "the device's graph pool is charged what it has reserved afterwards, with room or without; "
+     "refused "
+     "beforehand if the largest allocation node exceeds the room and the pool's unused reserve"},
+    {"GRAPH_INSTANTIATE", "looks once for allocation nodes; costs nothing, but with the upload "
+                          "flag what an upload costs"},
+    {"GRAPH_SETTLE", "the device's graph pool is charged what it has reserved afterwards"},
+    {"SYNCHRONIZE", "if this process freed to a pool since, its pools are charged what they have "
+                    "reserved afterwards"},
     {"CONTEXT_CREATE",
      "the context's own device memory is overhead, charged as `VRAMCAP_CONTEXT_MIB` says"},
     {"CONTEXT_DESTROY",

@@ -333,9 +333,9 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
     return rc;
 }
 
-void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta)
+/* Adds to a figure that is shown, from 0 if it was unknown, never below 0. */
+static void note(uint64_t *word, int64_t delta)
 {
-    uint64_t *word = &vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes;
     uint64_t seen = vcap_load(word), base;
 
     do {
@@ -345,17 +345,15 @@ void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delt
         !__atomic_compare_exchange_n(word, &seen, base, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 }
 
+void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta)
+{
+    note(&vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes, delta);
+}
+
 void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta)
 {
-    uint64_t *word = &vcap_ledger_cell(l, vcap_mine_slot(mine), gpu)->imported_bytes, seen, next;
-
-    if (!vcap_ledger_holds(l, mine))
-        return;
-    seen = vcap_load(word); /* written by several threads of the owner, by nobody else */
-    do
-        next = delta < 0 && seen < (uint64_t)-delta ? 0 : seen + (uint64_t)delta;
-    while (
-        !__atomic_compare_exchange_n(word, &seen, next, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    if (vcap_ledger_holds(l, mine))
+        note(&vcap_ledger_cell(l, vcap_mine_slot(mine), gpu)->imported_bytes, delta);
 }
 
 static uint64_t uuid_claim(const uint8_t uuid[16])

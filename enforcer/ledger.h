@@ -137,7 +137,8 @@ void vcap_ledger_forget(struct vcap_ledger *l);
 /* Books overhead inside what is charged (delta in bytes), so that readers can show it apart. */
 void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
 
-/* Books memory that another process holds and this one opened, in one place (void if that is gone). */
+/* Shows memory of another process that this one has open; nothing is charged.  In one place only: void if
+ * that is gone. */
 void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta);
 
 /* The row of a GPU, found or taken.  -ENOSPC: all rows hold other GPUs. */

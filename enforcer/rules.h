@@ -76,4 +76,27 @@ static inline uint64_t vcap_rule_external(uint64_t bytes)
     return bytes;
 }
 
+/*
+ * CHARGE_GRAPH: the memory of graphs costs what the driver's pool for them has reserved of a device, read
+ * after each upload, launch and trim.  A node costs nothing, and the sum of a graph's nodes is no bound, for
+ * addresses are used again; the largest single one is the least that its graph needs.  A launch that grew
+ * the pool cannot be undone, so growth is booked without refusal and may leave the GPU over.
+ */
+
+/*
+ * CHARGE_POOL: a stream-ordered pool costs what it has reserved of its device, whatever its pointers use of
+ * it: the driver's own figure, read after each call that may change it.  A pool of pinned device memory is
+ * charged to that device; one of host memory (HOST, HOST_NUMA) costs nothing; one of managed memory is
+ * charged in full like CHARGE_MANAGED, to its device or, where it names none, to that of the first stream
+ * that allocates from it.  A pool imported from another process costs nothing: who allocates from it is
+ * charged.
+ *
+ * A destroyed pool is not asked any more: it costs the sum of its live pointers, each rounded up to 512
+ * bytes.
+ */
+static inline uint64_t vcap_rule_orphan_pointer(uint64_t bytes)
+{
+    return vcap_round_up(bytes, VCAP_SMALL_GRAIN);
+}
+
 #endif

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "enforcer/rules.h"
 #include "preload/charge.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -33,17 +34,25 @@ static void link_out(struct vcap_account *a)
     a->next = a->previous = NULL;
 }
 
+enum how { IF_ROOM, QUIETLY_IF_ROOM, ANYWAY };
+
 /* 0, -EDQUOT, -ESTALE; the lock is held. */
 static int set(struct vcap_account *a, struct vcap_device *device, unsigned row, uint64_t bytes,
-               bool force)
+               enum how how)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
-    uint64_t old = a->mine == vcap_ledger_mine(l) ? a->bytes : 0;
+    uint64_t here = vcap_ledger_mine(l), old = a->mine == here ? a->bytes : 0;
     int rc = 0;
 
-    if (bytes > old)
-        rc = vcap_amount_charge(device, row, bytes - old, force, &a->mine);
-    else if (bytes < old)
+    if (bytes > old && how == QUIETLY_IF_ROOM && vcap_mode_now() != VCAP_MODE_AUDIT) {
+        rc = vcap_ledger_charge_in(l, here, device->gpu, bytes - old, device->limit_bytes,
+                                   VCAP_REFUSE_ABOVE, NULL);
+        if (rc == 0)
+            a->mine = here;
+    } else if (bytes > old) {
+        rc = vcap_amount_charge(device, row, bytes - old, how == ANYWAY, &a->mine);
+    }
+    if (bytes < old)
         vcap_ledger_release_in(l, a->mine, device->gpu, old - bytes);
     if (rc != 0)
         return rc;
@@ -55,11 +64,13 @@ static int set(struct vcap_account *a, struct vcap_device *device, unsigned row,
     return 0;
 }
 
-CUresult vcap_account_set(struct vcap_account *a, unsigned row, uint64_t bytes, bool force)
+static CUresult set_here(struct vcap_account *a, unsigned row, uint64_t bytes, enum how how)
 {
     struct vcap_device *device;
     int rc;
 
+    /* the ledger counts units, so that differences add up only between whole ones */
+    bytes = vcap_round_up(bytes, VCAP_LF_UNIT_BYTES);
     if (vcap_mode_now() == VCAP_MODE_PASSIVE || vcap_mode_now() == VCAP_MODE_DENY)
         return CUDA_SUCCESS;
     device = vcap_device(a->ordinal);
@@ -67,12 +78,22 @@ CUresult vcap_account_set(struct vcap_account *a, unsigned row, uint64_t bytes, 
         return CUDA_SUCCESS;
     for (int tries = 0;; tries++) {
         pthread_mutex_lock(&lock);
-        rc = set(a, device, row, bytes, force);
+        rc = set(a, device, row, bytes, how);
         pthread_mutex_unlock(&lock);
         /* renewing takes this lock in turn, so it is done without it */
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
+}
+
+CUresult vcap_account_set(struct vcap_account *a, unsigned row, uint64_t bytes, bool force)
+{
+    return set_here(a, row, bytes, force ? ANYWAY : IF_ROOM);
+}
+
+CUresult vcap_account_try(struct vcap_account *a, unsigned row, uint64_t bytes)
+{
+    return set_here(a, row, bytes, QUIETLY_IF_ROOM);
 }
 
 bool vcap_account_room(CUdevice ordinal, uint64_t bytes)

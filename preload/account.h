@@ -1,7 +1,7 @@
 /*
  * Charges that are not one allocation each: what a pool has reserved, what a context's limits take.  An
  * account is one amount on one device that goes up and down; it lives as long as its owner says and is
- * charged again by itself when this process loses its slot.  Thread-safe; the lock is never held over a
+ * charged again by itself when this process loses its slot.  Amounts are rounded up to the ledger's unit.  Thread-safe; the lock is never held over a
  * driver call.
  */
 #ifndef VRAMCAP_PRELOAD_ACCOUNT_H
@@ -27,6 +27,9 @@ struct vcap_account {
  * In passive and denied mode nothing is booked.
  */
 CUresult vcap_account_set(struct vcap_account *account, unsigned row, uint64_t bytes, bool force);
+
+/* The same without force, and without a word, a count or an event where there is no room. */
+CUresult vcap_account_try(struct vcap_account *account, unsigned row, uint64_t bytes);
 
 /* Is there room for this much more on a device now?  No reservation: only for calls that cannot be
  * undone. */

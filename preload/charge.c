@@ -14,6 +14,7 @@
 #include "enforcer/ledger_reap.h"
 #include "enforcer/log.h"
 #include "preload/context.h"
+#include "preload/pool.h"
 #include "preload/share.h"
 
 static struct vcap_log_limit refusal_limit, full_limit, deny_limit, audit_limit;
@@ -103,8 +104,8 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 }
 
 /* Charges in this process's present place: 0, -EDQUOT, -ESTALE, or another -errno: denied.  asked: what
- * the call wants in all, for the words.  recorded: in and out, whether an audited refusal of this call
- * has been counted and said. */
+ * the call wants in all, for the words; 0: no refusal is said.  recorded: in and out, whether an audited
+ * refusal of this call has been counted and said. */
 static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                        uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
@@ -114,7 +115,7 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
     int rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
                                    audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
 
-    if (rc == -EDQUOT || rc == -EOVERFLOW || (audit && above && !*recorded)) {
+    if (((rc == -EDQUOT || rc == -EOVERFLOW) && asked != 0) || (audit && above && !*recorded)) {
         refused(d, ordinal, row, asked, rc == 0);
         *recorded = true;
     }
@@ -133,6 +134,29 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc;
     }
+}
+
+/* For what a program asks for: before it is refused, this process's idle pools give back what they hold.
+ * Calls the driver. */
+static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
+                          uint64_t asked, uint64_t *mine, bool *recorded)
+{
+    if (vcap_pools_exist() && vcap_mode_now() != VCAP_MODE_AUDIT) {
+        int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
+
+        if (rc != -EDQUOT)
+            return rc;
+        vcap_pools_trim(ordinal, row);
+    }
+    return charge(d, ordinal, row, bytes, asked, false, mine, recorded);
+}
+
+CUresult vcap_refuse(const struct vcap_device *device, CUdevice ordinal, unsigned row,
+                     uint64_t bytes)
+{
+    if (device != NULL)
+        refused(device, ordinal, row, bytes, false);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force,
@@ -156,7 +180,7 @@ static CUresult begin(struct vcap_charge *c, uint64_t bytes)
     if (c->context != NULL)
         vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge(c->device, c->ordinal, c->row, bytes, bytes, false, &c->mine, &c->above);
+    rc = charge_or_trim(c->device, c->ordinal, c->row, bytes, bytes, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -209,6 +233,10 @@ void vcap_record_release(const struct vcap_live *record)
 {
     const struct vcap_device *device = &vcap_process.device[record->device];
 
+    if (record->pool != NULL) {
+        vcap_pool_pointer_gone(record);
+        return;
+    }
     release(device, record->bytes, record->mine);
     if (record->imported != 0)
         vcap_ledger_note_imported(&vcap_process.ledger, record->mine, device->gpu,
@@ -263,8 +291,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc =
-            charge(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, false, &mine, &c->above);
+        int rc = charge_or_trim(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine,
+                                &c->above);
 
         if (rc != 0)
             goto undo;

@@ -78,6 +78,10 @@ void vcap_record_release(const struct vcap_live *record);
  * then released, or put back if the driver failed. */
 CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *record);
 
+/* A refusal that the caller came to by itself: said, counted.  Returns CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult vcap_refuse(const struct vcap_device *device, CUdevice ordinal, unsigned row,
+                     uint64_t bytes);
+
 /* The line and the event for a driver that had no memory though the ceiling was not reached. */
 void vcap_device_full(const struct vcap_device *device, CUdevice ordinal, unsigned row,
                       uint64_t bytes);

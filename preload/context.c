@@ -141,6 +141,18 @@ void vcap_context_met(CUcontext context, CUdevice ordinal)
     met_removals = seen;
 }
 
+CUdevice vcap_context_ordinal(CUcontext context)
+{
+    const struct context *c;
+    CUdevice ordinal;
+
+    pthread_mutex_lock(&lock);
+    c = find(context);
+    ordinal = c == NULL ? -1 : c->ordinal;
+    pthread_mutex_unlock(&lock);
+    return ordinal;
+}
+
 /* ---- going ---- */
 
 struct going {
@@ -154,7 +166,7 @@ static bool belongs(const struct vcap_live *record, void *arg)
     const struct context *c;
     bool primary;
 
-    if (record->context == NULL) /* physical memory: no context's */
+    if (record->context == NULL) /* memory of a pool, physical memory: no context's */
         return false;
     if (going->context != NULL)
         return record->context == going->context;

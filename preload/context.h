@@ -34,6 +34,9 @@ bool vcap_primary_is_known(CUdevice ordinal);
  * hooks, by the runtime's own tables), its overhead booked without refusal. */
 void vcap_context_met(CUcontext context, CUdevice ordinal);
 
+/* The device of a context in the table; -1: not in it. */
+CUdevice vcap_context_ordinal(CUcontext context);
+
 /* The driver has destroyed a context: everything it frees is taken off.  before:
  * vcap_live_sweep_begin() from ahead of the driver's call. */
 void vcap_context_gone(CUcontext context, uint64_t before);

@@ -226,9 +226,8 @@ int vcap_row_by_version(const char *base, int version, bool per_thread)
             starts(text(row), base, length) && (found < 0 || r->since > rows[found].since))
             found = (int)row;
     }
-    /* a twin stands right behind its row */
-    if (found >= 0 && per_thread && found + 1 < VCAP_ROWS && rows[found + 1].twin != 0 &&
-        rows[found + 1].since <= version)
+    /* a twin stands right behind its row; who asks for it with a version older than twins means it too */
+    if (found >= 0 && per_thread && found + 1 < VCAP_ROWS && rows[found + 1].twin != 0)
         found++;
     return found;
 }

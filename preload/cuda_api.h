@@ -37,7 +37,7 @@ struct vcap_real {
 #define HOOK(base, since, suffix, rule) PFN_##base##_v##since base##suffix;
 #define HOOK_STREAM(base, since, suffix, rule)                                                     \
     PFN_##base##_v##since base##suffix;                                                            \
-    PFN_##base##_v##since##_ptsz base##suffix##_ptsz;
+    PFN_##base##_v##since base##suffix##_ptsz; /* its own PFN name has 7000 where since is older */
 #define PASS(base, since, suffix, why) void *base##suffix;
 #define PASS_STREAM(base, since, suffix, why) void *base##suffix, *base##suffix##_ptsz;
 #define PASS_PTDS(base, since, suffix, why) void *base##suffix, *base##suffix##_ptds;
@@ -58,8 +58,23 @@ struct vcap_own {
     PFN_cuDeviceGetUuid_v9020 cuDeviceGetUuid;
     PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid_v2;
     PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState;
-    PFN_cuMemGetAddressRange_v3020 cuMemGetAddressRange_v2;
     PFN_cuMemGetAllocationPropertiesFromHandle_v10020 cuMemGetAllocationPropertiesFromHandle;
+    /* between two changes of the capture mode (relaxed.h) */
+    PFN_cuThreadExchangeStreamCaptureMode_v10010 cuThreadExchangeStreamCaptureMode;
+    PFN_cuStreamIsCapturing_v10000 cuStreamIsCapturing;
+    PFN_cuStreamGetCtx_v9020 cuStreamGetCtx;
+    PFN_cuStreamGetDevice_v12080 cuStreamGetDevice;
+    PFN_cuDeviceGetDefaultMemPool_v11020 cuDeviceGetDefaultMemPool;
+    PFN_cuDeviceGetMemPool_v11020 cuDeviceGetMemPool;
+    PFN_cuMemPoolGetAttribute_v11020 cuMemPoolGetAttribute;
+    PFN_cuMemPoolTrimTo_v11020 cuMemPoolTrimTo;
+    PFN_cuMemGetAddressRange_v3020 cuMemGetAddressRange_v2;
+    PFN_cuGraphGetNodes_v10000 cuGraphGetNodes;
+    PFN_cuGraphNodeGetType_v10000 cuGraphNodeGetType;
+    PFN_cuGraphChildGraphNodeGetGraph_v10000 cuGraphChildGraphNodeGetGraph;
+    PFN_cuGraphMemAllocNodeGetParams_v11040 cuGraphMemAllocNodeGetParams;
+    PFN_cuDeviceGetGraphMemAttribute_v11040 cuDeviceGetGraphMemAttribute;
+    PFN_cuDeviceGraphMemTrim_v11040 cuDeviceGraphMemTrim;
 };
 extern struct vcap_own vcap_own;
 

@@ -8,6 +8,8 @@
 
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/graph.h"
+#include "preload/pool.h"
 
 /* Reserves the overhead of one context.  *device stays NULL where there is nothing to reserve. */
 static CUresult reserve(CUdevice ordinal, unsigned row, struct vcap_device **device, uint64_t *cost)
@@ -83,6 +85,14 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePar
            real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, ctxCreateParams, flags, dev));
 }
 
+/* Pools keep their memory; the next synchronise looks whether they gave some back. */
+static void context_gone(CUcontext ctx, uint64_t before)
+{
+    vcap_context_gone(ctx, before);
+    if (vcap_pools_exist())
+        vcap_pools_touched();
+}
+
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
 {
     uint64_t before;
@@ -92,7 +102,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
     before = vcap_live_sweep_begin();
     result = real.cuCtxDestroy_v2(ctx);
     if (result == CUDA_SUCCESS)
-        vcap_context_gone(ctx, before);
+        context_gone(ctx, before);
     return result;
 }
 
@@ -105,7 +115,7 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
     before = vcap_live_sweep_begin();
     result = real.cuCtxDestroy(ctx);
     if (result == CUDA_SUCCESS)
-        vcap_context_gone(ctx, before);
+        context_gone(ctx, before);
     return result;
 }
 
@@ -122,7 +132,7 @@ CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
     result = real.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && vcap_own.cuCtxGetCurrent != NULL &&
         vcap_own.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != ctx)
-        vcap_context_gone(ctx, before);
+        context_gone(ctx, before);
     return result;
 }
 
@@ -219,10 +229,17 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return result;
 }
 
-static CUresult primary_released(CUresult result, CUdevice dev, uint64_t before)
+/* Memory of pools outlives a context; only the device's default pool may have given some back. */
+static void gone(CUdevice dev, uint64_t before, bool keeps_context, unsigned row)
+{
+    vcap_primary_gone(dev, before, keeps_context);
+    vcap_pools_reread_default(dev, row);
+}
+
+static CUresult primary_released(CUresult result, CUdevice dev, uint64_t before, unsigned row)
 {
     if (result == CUDA_SUCCESS && primary_is_active(dev) == 0)
-        vcap_primary_gone(dev, before, false);
+        gone(dev, before, false, row);
     return result;
 }
 
@@ -232,7 +249,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxRelease_v2, (dev));
     before = vcap_live_sweep_begin();
-    return primary_released(real.cuDevicePrimaryCtxRelease_v2(dev), dev, before);
+    return primary_released(real.cuDevicePrimaryCtxRelease_v2(dev), dev, before,
+                            VCAP_ROW_cuDevicePrimaryCtxRelease_v2);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
@@ -241,13 +259,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxRelease, (dev));
     before = vcap_live_sweep_begin();
-    return primary_released(real.cuDevicePrimaryCtxRelease(dev), dev, before);
+    return primary_released(real.cuDevicePrimaryCtxRelease(dev), dev, before,
+                            VCAP_ROW_cuDevicePrimaryCtxRelease);
 }
 
-static CUresult primary_reset(CUresult result, CUdevice dev, uint64_t before)
+static CUresult primary_reset(CUresult result, CUdevice dev, uint64_t before, unsigned row)
 {
     if (result == CUDA_SUCCESS)
-        vcap_primary_gone(dev, before, primary_is_active(dev) != 0);
+        gone(dev, before, primary_is_active(dev) != 0, row);
     return result;
 }
 
@@ -257,7 +276,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxReset_v2, (dev));
     before = vcap_live_sweep_begin();
-    return primary_reset(real.cuDevicePrimaryCtxReset_v2(dev), dev, before);
+    return primary_reset(real.cuDevicePrimaryCtxReset_v2(dev), dev, before,
+                         VCAP_ROW_cuDevicePrimaryCtxReset_v2);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
@@ -266,5 +286,6 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxReset, (dev));
     before = vcap_live_sweep_begin();
-    return primary_reset(real.cuDevicePrimaryCtxReset(dev), dev, before);
+    return primary_reset(real.cuDevicePrimaryCtxReset(dev), dev, before,
+                         VCAP_ROW_cuDevicePrimaryCtxReset);
 }

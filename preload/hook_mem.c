@@ -7,6 +7,7 @@
 
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/pool.h"
 
 static CUresult free_v1(uint64_t pointer)
 {
@@ -121,14 +122,36 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     return result;
 }
 
+/* Takes the record out before the driver is asked; false: not ours. */
+static bool release_begin(CUdeviceptr dptr, struct vcap_live *record)
+{
+    bool ours = vcap_live_take(dptr, record);
+
+    if (ours && record->pool != NULL)
+        vcap_pool_call_begin(record->pool);
+    return ours;
+}
+
+static CUresult release_end(CUresult result, bool ours, const struct vcap_live *record,
+                            unsigned row)
+{
+    if (!ours || record->pool == NULL)
+        return vcap_release_end(result, ours, record);
+    result = vcap_pool_free_end(result, record);
+    /* this free waits for the device, so the pool may have given memory back */
+    if (result == CUDA_SUCCESS)
+        vcap_pools_settle(row);
+    return result;
+}
+
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 {
     struct vcap_live record;
     bool ours;
 
     VCAP_ENTER(cuMemFree_v2, (dptr));
-    ours = vcap_live_take(dptr, &record);
-    return vcap_release_end(real.cuMemFree_v2(dptr), ours, &record);
+    ours = release_begin(dptr, &record);
+    return release_end(real.cuMemFree_v2(dptr), ours, &record, VCAP_ROW_cuMemFree_v2);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
@@ -137,26 +160,6 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
     bool ours;
 
     VCAP_ENTER(cuMemFree, (dptr));
-    ours = vcap_live_take(dptr, &record);
-    return vcap_release_end(real.cuMemFree(dptr), ours, &record);
-}
-
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    struct vcap_live record;
-    bool ours;
-
-    VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
-    ours = vcap_live_take(dptr, &record);
-    return vcap_release_end(real.cuMemFreeAsync(dptr, hStream), ours, &record);
-}
-
-CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
-{
-    struct vcap_live record;
-    bool ours;
-
-    VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
-    ours = vcap_live_take(dptr, &record);
-    return vcap_release_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
+    ours = release_begin(dptr, &record);
+    return release_end(real.cuMemFree(dptr), ours, &record, VCAP_ROW_cuMemFree);
 }

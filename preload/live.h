@@ -23,6 +23,8 @@ static inline uint64_t vcap_live_key(enum vcap_live_kind kind, uint64_t handle)
     return handle ^ (uint64_t)kind << 60; /* user addresses have at most 57 bits */
 }
 
+struct vcap_pool;
+
 struct vcap_live {
     uint64_t key; /* vcap_live_key; a device pointer is its own key */
     uint64_t bytes;
@@ -33,6 +35,9 @@ struct vcap_live {
     uint32_t device;   /* ordinal in this process */
     uint32_t opens;    /* VCAP_LIVE_OPENED: opens less closes */
     bool exported;     /* share.h has exports under this key */
+    /* memory of a pool: bytes is 0, for the pool is charged (pool.h); else NULL */
+    struct vcap_pool *pool;
+    uint64_t pool_bytes;
 };
 
 /*

@@ -20,6 +20,8 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/graph.h"
+#include "preload/pool.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
 
@@ -196,6 +198,8 @@ static enum vcap_mode set_up(void)
         vcap_context_forget();
         vcap_primaries_forget();
         vcap_accounts_forget();
+        vcap_pools_forget();
+        vcap_graphs_forget();
         vcap_physical_forget();
         vcap_shares_forget();
         vcap_opens_forget();

@@ -69,8 +69,22 @@ static void bind_rows(const struct link_map *driver)
     OWN(cuDeviceGetUuid);
     OWN(cuDeviceGetUuid_v2);
     OWN(cuDevicePrimaryCtxGetState);
-    OWN(cuMemGetAddressRange_v2);
     OWN(cuMemGetAllocationPropertiesFromHandle);
+    OWN(cuThreadExchangeStreamCaptureMode);
+    OWN(cuStreamIsCapturing);
+    OWN(cuStreamGetCtx);
+    OWN(cuStreamGetDevice);
+    OWN(cuDeviceGetDefaultMemPool);
+    OWN(cuDeviceGetMemPool);
+    OWN(cuMemPoolGetAttribute);
+    OWN(cuMemPoolTrimTo);
+    OWN(cuMemGetAddressRange_v2);
+    OWN(cuGraphGetNodes);
+    OWN(cuGraphNodeGetType);
+    OWN(cuGraphChildGraphNodeGetGraph);
+    OWN(cuGraphMemAllocNodeGetParams);
+    OWN(cuDeviceGetGraphMemAttribute);
+    OWN(cuDeviceGraphMemTrim);
 #undef OWN
     vcap_rows_index();
     vcap_elf_span(driver, &vcap_binding.driver_low, &vcap_binding.driver_high);

@@ -20,6 +20,12 @@
 #include "tests/support/fixture.h"
 
 extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
+extern __typeof__(cuMemAllocAsync) cuMemAllocAsync_ptsz;
+extern __typeof__(cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync_ptsz;
+extern __typeof__(cuStreamSynchronize) cuStreamSynchronize_ptsz;
+extern __typeof__(cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
+extern __typeof__(cuGraphUpload) cuGraphUpload_ptsz;
+extern __typeof__(cuGraphLaunch) cuGraphLaunch_ptsz;
 
 #define CONTEXT (16 * MIB)
 #define CEILING (1024 * MIB)
@@ -38,7 +44,19 @@ struct frame {
     CUdeviceptr opened;
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc;
     CUexternalMemory external;
+    /* pools: `pool` has given 40 MiB and has them back, which stay reserved */
+    CUmemPoolProps properties;
+    CUmemoryPool pool, imported;
+    CUmemPoolPtrExportData data;
+    CUstream stream;
+    CUevent event;
+    cuuint64_t threshold;
+    uint64_t idle; /* what `pool` has reserved */
     int fd;
+    /* a graph with an allocation of 40 MiB and its free, not run yet; for settling, run */
+    CUgraph graph;
+    CUgraphExec exec;
+    CUDA_GRAPH_INSTANTIATE_PARAMS instantiate;
 };
 
 enum rule {
@@ -65,6 +83,17 @@ enum rule {
     RULE_PRIMARY_RETAIN,
     RULE_PRIMARY_RELEASE,
     RULE_PRIMARY_RESET,
+    RULE_CHARGE_POOL,
+    RULE_POOL_CREATE,
+    RULE_POOL_DESTROY,
+    RULE_POOL_SETTLE,
+    RULE_POOL_IMPORT,
+    RULE_POOL_IMPORT_POINTER,
+    RULE_POOL_NAMED,
+    RULE_SYNCHRONIZE,
+    RULE_CHARGE_GRAPH,
+    RULE_GRAPH_INSTANTIATE,
+    RULE_GRAPH_SETTLE,
     RULE_VIEW_INFO,
     RULE_VIEW_TOTAL
 };
@@ -129,6 +158,101 @@ static bool start_exporter(struct frame *f)
     return read(ends[0], &f->ipc, sizeof(f->ipc)) == (ssize_t)sizeof(f->ipc);
 }
 
+static bool of_a_pool(enum rule rule)
+{
+    return rule >= RULE_CHARGE_POOL && rule <= RULE_SYNCHRONIZE;
+}
+
+static uint64_t reserved(CUmemoryPool pool)
+{
+    cuuint64_t bytes = 0;
+
+    return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS
+               ? bytes
+               : UINT64_MAX;
+}
+
+/* What the device's current pool has reserved. */
+static uint64_t reserved_current(void)
+{
+    CUmemoryPool pool = NULL;
+
+    return cuDeviceGetMemPool(&pool, 0) == CUDA_SUCCESS ? reserved(pool) : UINT64_MAX;
+}
+
+/* A pool that holds 40 MiB idle; for synchronising, one that does so until then. */
+static CUresult prepare_pool(enum rule rule, struct frame *f)
+{
+    cuuint64_t threshold = rule == RULE_SYNCHRONIZE ? 0 : UINT64_MAX;
+    CUdeviceptr pointer = 0;
+    CUresult result;
+
+    f->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    f->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    if (rule == RULE_POOL_IMPORT || rule == RULE_POOL_IMPORT_POINTER)
+        f->properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS)
+        result = cuMemPoolCreate(&f->pool, &f->properties);
+    if (result == CUDA_SUCCESS)
+        result = cuMemPoolSetAttribute(f->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+    if (result == CUDA_SUCCESS)
+        result = cuMemAllocFromPoolAsync(&pointer, 40 * MIB, f->pool, f->stream);
+    if (result == CUDA_SUCCESS && rule == RULE_POOL_IMPORT_POINTER)
+        result = cuMemPoolExportPointer(&f->data, pointer);
+    else if (result == CUDA_SUCCESS && rule != RULE_POOL_IMPORT)
+        result = cuMemFreeAsync(pointer, f->stream);
+    if (result == CUDA_SUCCESS && f->properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        result = cuMemPoolExportToShareableHandle(&f->fd, f->pool,
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS && rule == RULE_POOL_IMPORT_POINTER)
+        result = cuMemPoolImportFromShareableHandle(&f->imported, (void *)(intptr_t)f->fd,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS && rule == RULE_SYNCHRONIZE)
+        result = cuEventCreate(&f->event, 0);
+    if (result == CUDA_SUCCESS && rule == RULE_SYNCHRONIZE)
+        result = cuEventRecord(f->event, f->stream);
+    f->idle = reserved(f->pool);
+    return result;
+}
+
+static uint64_t reserved_by_graphs(void)
+{
+    cuuint64_t bytes = 0;
+
+    return cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) ==
+                   CUDA_SUCCESS
+               ? bytes
+               : UINT64_MAX;
+}
+
+static CUresult prepare_graph(enum rule rule, struct frame *f)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+    CUgraphNode first, second;
+    CUresult result;
+
+    memset(&alloc, 0, sizeof(alloc));
+    alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    alloc.bytesize = 40 * MIB;
+    f->instantiate.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
+    f->instantiate.hUploadStream = f->stream;
+    if (result == CUDA_SUCCESS)
+        result = cuGraphCreate(&f->graph, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemAllocNode(&first, f->graph, NULL, 0, &alloc);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphAddMemFreeNode(&second, f->graph, &first, 1, alloc.dptr);
+    if (result == CUDA_SUCCESS && rule != RULE_GRAPH_INSTANTIATE)
+        result = cuGraphInstantiateWithFlags(&f->exec, f->graph, 0);
+    if (result == CUDA_SUCCESS && rule == RULE_GRAPH_SETTLE)
+        result = cuGraphLaunch(f->exec, f->stream);
+    f->idle = reserved_by_graphs();
+    return result;
+}
+
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
@@ -163,6 +287,10 @@ static CUresult prepare(enum rule rule, struct frame *f)
         return rule == RULE_CHARGE_EXTERNAL ? CUDA_SUCCESS
                                             : cuImportExternalMemory(&f->external, &f->desc);
     }
+    if (rule == RULE_CHARGE_GRAPH || rule == RULE_GRAPH_INSTANTIATE || rule == RULE_GRAPH_SETTLE)
+        return prepare_graph(rule, f);
+    if (of_a_pool(rule))
+        return prepare_pool(rule, f);
     result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
     if (result == CUDA_SUCCESS)
         result = cuMemAlloc(&f->old, (unsigned)(8 * MIB));
@@ -203,6 +331,18 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_PRIMARY_RELEASE:
     case RULE_PRIMARY_RESET:
         return -(int64_t)(CONTEXT + 16 * MIB);
+    case RULE_CHARGE_POOL: /* by the current pool, or by f->pool, which holds more than that idle */
+        return (int64_t)(reserved_current() + reserved(f->pool) - f->idle);
+    case RULE_POOL_DESTROY:
+    case RULE_SYNCHRONIZE:
+        return -(int64_t)f->idle;
+    case RULE_CHARGE_GRAPH:
+        return 40 * (int64_t)MIB;
+    case RULE_GRAPH_INSTANTIATE: /* nothing, or the upload */
+    case RULE_GRAPH_SETTLE:
+        return (int64_t)reserved_by_graphs() - (int64_t)f->idle;
+    case RULE_POOL_SETTLE: /* a trim, or a threshold that lets the next synchronise do it */
+        return (int64_t)reserved(f->pool) - (int64_t)f->idle;
     default:
         return 0;
     }

@@ -20,7 +20,8 @@ for command in $("$tool" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
             complain "vramcap(1) has no $option of $command"
     done
 done
-for name in $(sed -n 's/^\(OPTION\|FOREIGN\)(\([A-Z_]*\),.*/\2/p' "$options"); do
+names=$(sed -n 's/^\(OPTION\|FOREIGN\)(\([A-Z_]*\),.*/\2/p' "$options")
+for name in $names; do
     grep -q "^\.B $name\$" "$page7" || complain "libvramcap(7) has no $name"
 done
 if command -v groff >/dev/null; then

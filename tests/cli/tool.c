@@ -21,7 +21,7 @@ static void child(const int out[2], const int err[2], enum tool_stdout to,
                   const char *const *environment, const char *const *argv)
 {
     char *full[32] = {(char *)(uintptr_t)tool_path};
-    for (int i = 0; argv[i] && i < 30; i++)
+    for (int i = 0; i < 30 && argv[i]; i++)
         full[i + 1] = (char *)(uintptr_t)argv[i];
     static const char *const ours[] = {"VRAMCAP_ENABLE", "VRAMCAP_MEMORY_MIB", "VRAMCAP_LEDGER",
                                        "LD_PRELOAD",     "NO_COLOR",           "LD_BIND_NOW"};

@@ -294,7 +294,7 @@ def self_test(text, facts):
     expect("a duplicate row", edited(r"^(GAP\(cuCheckpointProcessRestore,.*\n)", r"\1\1"), "second row for cuCheckpointProcessRestore")
     expect("a lost twin", edited(r"^HOOK_STREAM\(cuMemFreeAsync", "HOOK(cuMemFreeAsync"), "the table says no twin")
     expect("an invented twin", edited(r"^GAP\(cuCheckpointProcessRestore,", "GAP_STREAM(cuCheckpointProcessRestore,"), "the driver has no twin")
-    expect("a wrong twin", edited(r"^GAP_STREAM\(cuGraphLaunch,", "PASS_PTDS(cuGraphLaunch,"), "the table says _ptds")
+    expect("a wrong twin", edited(r"^GAP_STREAM\(cuMemMapArrayAsync,", "PASS_PTDS(cuMemMapArrayAsync,"), "the table says _ptds")
     expect("an empty reason", edited(r'^(GAP\(cuCheckpointProcessRestore,.*)".*"\)', r'\1"")'), "is no row")
     expect("a rule in quotes", edited(r"^(HOOK\(cuInit,.*)INIT\)", r'\1"INIT")'), "HOOK takes a rule")
     expect("a reason without quotes", edited(r'^(GAP\(cuCheckpointProcessRestore,.*)".*"\)', r"\1lost)"), "HOOK takes a rule")

@@ -34,56 +34,56 @@
  * (large) or to 512 bytes (small): used = context + alloc + slack of the slabs.
  * `managed` is the size of managed allocations, which take no card memory. */
 struct sim_amounts {
-	uint64_t used, alloc, context, managed;
+    uint64_t used, alloc, context, managed;
 };
 
 struct sim_card_row {
-	uint64_t total;
-	struct sim_amounts now;
-	uint64_t peak, alloc_peak; /* highest `used` and `alloc` since the last reset */
-	uint64_t refusals;         /* charges that found the card full */
+    uint64_t total;
+    struct sim_amounts now;
+    uint64_t peak, alloc_peak; /* highest `used` and `alloc` since the last reset */
+    uint64_t refusals;         /* charges that found the card full */
 };
 
 struct sim_process_row {
-	uint32_t live;
-	int32_t pid;         /* in the owner's PID namespace */
-	uint64_t pid_ns;     /* inode of that namespace */
-	uint64_t start_time; /* field 22 of /proc/<pid>/stat */
-	char command[16];
-	struct sim_amounts share[SIM_MAX_CARDS];
+    uint32_t live;
+    int32_t pid;         /* in the owner's PID namespace */
+    uint64_t pid_ns;     /* inode of that namespace */
+    uint64_t start_time; /* field 22 of /proc/<pid>/stat */
+    char command[16];
+    struct sim_amounts share[SIM_MAX_CARDS];
 };
 
 /* Memory that several processes can hold (sim_share.h). */
 struct sim_share_user {
-	uint32_t row, count; /* count 0: none */
+    uint32_t row, count; /* count 0: none */
 };
 
 struct sim_share {
-	uint64_t id; /* 0: free; written last */
-	uint32_t card, counter;
-	uint64_t offset, bytes; /* of its bytes in this file */
-	struct sim_amounts cost;
-	unsigned char note[SIM_SHARE_NOTE];
-	struct sim_share_user user[SIM_SHARE_USERS]; /* in order of arrival */
+    uint64_t id; /* 0: free; written last */
+    uint32_t card, counter;
+    uint64_t offset, bytes; /* of its bytes in this file */
+    struct sim_amounts cost;
+    unsigned char note[SIM_SHARE_NOTE];
+    struct sim_share_user user[SIM_SHARE_USERS]; /* in order of arrival */
 };
 
 struct sim_file {
-	uint64_t magic; /* written last */
-	uint32_t layout, cards;
-	pthread_mutex_t lock;
-	struct sim_card_row card[SIM_MAX_CARDS];
-	struct sim_process_row row[SIM_MAX_ROWS];
-	uint64_t share_serial, share_end;
-	uint32_t share_top; /* shares below this one */
-	struct sim_share share[SIM_MAX_SHARES];
+    uint64_t magic; /* written last */
+    uint32_t layout, cards;
+    pthread_mutex_t lock;
+    struct sim_card_row card[SIM_MAX_CARDS];
+    struct sim_process_row row[SIM_MAX_ROWS];
+    uint64_t share_serial, share_end;
+    uint32_t share_top; /* shares below this one */
+    struct sim_share share[SIM_MAX_SHARES];
 };
 
 /* An open state file. fd is -1 for a private one, which no other process sees. */
 struct sim_state {
-	struct sim_file *file;
-	int fd;
-	int own_row; /* -1: a reader */
-	uint64_t pid_ns; /* this process's, 0 if unknown */
+    struct sim_file *file;
+    int fd;
+    int own_row;     /* -1: a reader */
+    uint64_t pid_ns; /* this process's, 0 if unknown */
 };
 
 /* --- reading (tests, simctl, NVML) ------------------------------------- */
@@ -135,7 +135,7 @@ void sim_state_forget(struct sim_state *state);
 /* One move of this process's amounts on a card. A positive `used` needs room:
  * -ENOMEM, and nothing changed, if there is none after the dead were reaped. */
 struct sim_delta {
-	int64_t used, alloc, context, managed;
+    int64_t used, alloc, context, managed;
 };
 int sim_state_move(struct sim_state *state, unsigned int card, struct sim_delta delta);
 

@@ -37,8 +37,8 @@ static struct sim_delta delta_of(int64_t bytes)
 
 static void storage_end(struct sim_storage *storage)
 {
-    if (storage->bytes && !storage->foreign)
-        (void)munmap(storage->bytes, storage->size);
+    if (storage->bytes)
+        (void)munmap(storage->bytes - storage->before, storage->before + storage->size);
     storage->bytes = NULL;
 }
 
@@ -237,7 +237,8 @@ static unsigned int levels_clamped(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned
 }
 
 CUresult sim_mipmap_over(struct sim_context *context, const CUDA_ARRAY3D_DESCRIPTOR *desc,
-                         unsigned int levels, unsigned char *bytes, CUmipmappedArray *handle)
+                         unsigned int levels, unsigned char *map, size_t before,
+                         CUmipmappedArray *handle)
 {
     struct sim_format format;
     CUresult rc = sim_array_check(desc, true, &format);
@@ -247,8 +248,8 @@ CUresult sim_mipmap_over(struct sim_context *context, const CUDA_ARRAY3D_DESCRIP
     struct sim_mipmap *mipmap = mipmap_new(context, desc, &format, levels_clamped(desc, levels));
     if (!mipmap)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    mipmap->own.bytes = bytes;
-    mipmap->own.foreign = true;
+    mipmap->own.bytes = map + before;
+    mipmap->own.before = before;
     *handle = (CUmipmappedArray)(void *)mipmap;
     return CUDA_SUCCESS;
 }

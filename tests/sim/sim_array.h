@@ -55,8 +55,8 @@ uint64_t sim_array_plain_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc, const struct
 struct sim_storage {
     unsigned char *bytes; /* NULL: nothing touched it yet */
     uint64_t size;
-    bool foreign;  /* external memory: not ours to unmap */
-    bool unbacked; /* sparse or deferred: no bytes at all */
+    uint64_t before; /* bytes of the mapping in front of `bytes` (external memory) */
+    bool unbacked;   /* sparse or deferred: no bytes at all */
 };
 
 /* An array, or a view of one (a plane, a level), which has a parent and costs nothing. */
@@ -89,9 +89,11 @@ struct sim_mipmap {
 /* With sim_lock held. NULL unless the handle is alive. */
 struct sim_array *sim_array_of(CUarray handle);
 struct sim_mipmap *sim_mipmap_of(CUmipmappedArray handle);
-/* A mipmap over bytes that belong to somebody else, which cost nothing more. With sim_lock held. */
+/* A mipmap over a mapping that becomes its own (external memory): its bytes are the mapping's from
+ * `before` on, and cost nothing more. With sim_lock held. */
 CUresult sim_mipmap_over(struct sim_context *context, const CUDA_ARRAY3D_DESCRIPTOR *desc,
-                         unsigned int levels, unsigned char *bytes, CUmipmappedArray *handle);
+                         unsigned int levels, unsigned char *map, size_t before,
+                         CUmipmappedArray *handle);
 
 /* A view of another array's bytes. With sim_lock held; NULL without memory. */
 struct sim_array *sim_array_view(const CUDA_ARRAY3D_DESCRIPTOR *desc,

@@ -15,131 +15,155 @@ struct sim_config sim_config;
 
 static void complain(const char *variable, const char *value)
 {
-	(void)fprintf(stderr, "vramcap-sim: %s=%s does not parse\n", variable, value);
-	sim_config.bad = true;
+    (void)fprintf(stderr, "vramcap-sim: %s=%s does not parse\n", variable, value);
+    sim_config.bad = true;
 }
 
 static uint64_t number(const char *variable, uint64_t standard, uint64_t low, uint64_t high)
 {
-	const char *text = getenv(variable);
-	char *end = NULL;
+    const char *text = getenv(variable);
+    char *end = NULL;
 
-	if (!text || !*text)
-		return standard;
-	errno = 0;
-	unsigned long long value = strtoull(text, &end, 10);
-	if (errno != 0 || *text < '0' || *text > '9' || *end != '\0' || value < low || value > high) {
-		complain(variable, text);
-		return standard;
-	}
-	return value;
+    if (!text || !*text)
+        return standard;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || *text < '0' || *text > '9' || *end != '\0' || value < low || value > high) {
+        complain(variable, text);
+        return standard;
+    }
+    return value;
 }
 
 static bool flag(const char *variable)
 {
-	return number(variable, 0, 0, 1) == 1;
+    return number(variable, 0, 0, 1) == 1;
 }
 
 static bool digits(const char **text, uint64_t *value)
 {
-	char *end = NULL;
+    char *end = NULL;
 
-	if (**text < '0' || **text > '9')
-		return false;
-	*value = strtoull(*text, &end, 10);
-	*text = end;
-	return true;
+    if (**text < '0' || **text > '9')
+        return false;
+    *value = strtoull(*text, &end, 10);
+    *text = end;
+    return true;
 }
 
 /* `symbol:n:code,...` or, for delays, `symbol:microseconds,...` */
 static void rules_read(const char *variable, bool delays)
 {
-	const char *whole = getenv(variable), *text = whole;
+    const char *whole = getenv(variable), *text = whole;
 
-	while (text && *text) {
-		const char *colon = strchr(text, ':');
-		struct sim_rule rule = { .nth = 0 };
-		uint64_t code = 0;
+    while (text && *text) {
+        const char *colon = strchr(text, ':');
+        struct sim_rule rule = {.nth = 0};
+        uint64_t code = 0;
 
-		if (!colon || colon == text || (size_t)(colon - text) >= sizeof rule.symbol ||
-		    sim_config.rules == SIM_MAX_RULES) {
-			complain(variable, whole);
-			return;
-		}
-		memcpy(rule.symbol, text, (size_t)(colon - text));
-		text = colon + 1;
-		bool ok = digits(&text, delays ? &rule.delay_us : &rule.nth);
-		if (ok && !delays) {
-			ok = *text++ == ':' && digits(&text, &code) && code > 0 && code < 1000;
-			rule.code = (int)code;
-		}
-		if (ok && *text == ',')
-			text++;
-		else if (!ok || *text != '\0') {
-			complain(variable, whole);
-			return;
-		}
-		sim_config.rule[sim_config.rules++] = rule;
-	}
+        if (!colon || colon == text || (size_t)(colon - text) >= sizeof rule.symbol ||
+            sim_config.rules == SIM_MAX_RULES) {
+            complain(variable, whole);
+            return;
+        }
+        memcpy(rule.symbol, text, (size_t)(colon - text));
+        text = colon + 1;
+        bool ok = digits(&text, delays ? &rule.delay_us : &rule.nth);
+        if (ok && !delays) {
+            ok = *text++ == ':' && digits(&text, &code) && code > 0 && code < 1000;
+            rule.code = (int)code;
+        }
+        if (ok && *text == ',')
+            text++;
+        else if (!ok || *text != '\0') {
+            complain(variable, whole);
+            return;
+        }
+        sim_config.rule[sim_config.rules++] = rule;
+    }
 }
 
 /* `64x8`: bytes and rows */
 static void tile_read(struct sim_config *config)
 {
-	const char *whole = getenv("VRAMCAP_SIM_ARRAY_TILE"), *text = whole;
-	uint64_t width = 64, rows = 8;
+    const char *whole = getenv("VRAMCAP_SIM_ARRAY_TILE"), *text = whole;
+    uint64_t width = 64, rows = 8;
 
-	if (text && *text &&
-	    (!digits(&text, &width) || *text++ != 'x' || !digits(&text, &rows) || *text != '\0' || width == 0 ||
-	     width > 4096 || rows == 0 || rows > 1024)) {
-		complain("VRAMCAP_SIM_ARRAY_TILE", whole);
-		return;
-	}
-	config->tile_width = (unsigned int)width;
-	config->tile_rows = (unsigned int)rows;
+    if (text && *text &&
+        (!digits(&text, &width) || *text++ != 'x' || !digits(&text, &rows) || *text != '\0' ||
+         width == 0 || width > 4096 || rows == 0 || rows > 1024)) {
+        complain("VRAMCAP_SIM_ARRAY_TILE", whole);
+        return;
+    }
+    config->tile_width = (unsigned int)width;
+    config->tile_rows = (unsigned int)rows;
+}
+
+/* `card`, `card:gpu`, with commas between them; the gpu is 0 when not given */
+static void mig_read(struct sim_config *config)
+{
+    const char *whole = getenv("VRAMCAP_SIM_MIG"), *text = whole;
+
+    memset(config->mig_parent, -1, sizeof config->mig_parent);
+    while (text && *text) {
+        uint64_t card = 0, gpu = 0;
+        bool ok = digits(&text, &card) && card < sizeof config->mig_parent;
+
+        if (ok && *text == ':') {
+            text++;
+            ok = digits(&text, &gpu) && gpu < 16;
+        }
+        if (!ok || (*text != '\0' && *text++ != ',')) {
+            complain("VRAMCAP_SIM_MIG", whole);
+            return;
+        }
+        config->mig_parent[card] = (signed char)gpu;
+    }
 }
 
 void sim_config_read(void)
 {
-	struct sim_config *config = &sim_config;
+    struct sim_config *config = &sim_config;
 
-	config->version = (int)number("VRAMCAP_SIM_VERSION", (uint64_t)sim_build_version, 11000, 13999);
-	if (config->version > sim_build_limit)
-		config->version = sim_build_limit;
-	config->context_bytes = number("VRAMCAP_SIM_CONTEXT_MIB", 64, 0, 65536) << 20;
-	config->page_bytes = number("VRAMCAP_SIM_PAGE_KIB", 2048, 4, 2048) << 10;
-	config->pitch_bytes = number("VRAMCAP_SIM_PITCH", 512, 32, 65536);
-	if ((config->page_bytes & (config->page_bytes - 1)) != 0)
-		complain("VRAMCAP_SIM_PAGE_KIB", getenv("VRAMCAP_SIM_PAGE_KIB"));
-	if ((config->pitch_bytes & (config->pitch_bytes - 1)) != 0)
-		complain("VRAMCAP_SIM_PITCH", getenv("VRAMCAP_SIM_PITCH"));
-	config->pool_chunk_bytes = number("VRAMCAP_SIM_POOL_CHUNK_MIB", 32, 2, 4096) << 20;
-	if (config->pool_chunk_bytes % (UINT64_C(2) << 20) != 0)
-		complain("VRAMCAP_SIM_POOL_CHUNK_MIB", getenv("VRAMCAP_SIM_POOL_CHUNK_MIB"));
-	config->pool_observed = flag("VRAMCAP_SIM_POOL_OBSERVED");
-	config->granularity_bytes = number("VRAMCAP_SIM_GRANULARITY_KIB", 2048, 4, 65536) << 10;
-	if ((config->granularity_bytes & (config->granularity_bytes - 1)) != 0)
-		complain("VRAMCAP_SIM_GRANULARITY_KIB", getenv("VRAMCAP_SIM_GRANULARITY_KIB"));
-	tile_read(config);
-	config->external_counts = number("VRAMCAP_SIM_EXTERNAL", 1, 0, 1) == 1;
-	config->alias = flag("VRAMCAP_SIM_ALIAS");
-	config->newer = flag("VRAMCAP_SIM_NEWER");
-	config->inner = flag("VRAMCAP_SIM_INNER");
-	config->bench = flag("VRAMCAP_SIM_BENCH");
-	config->journal = getenv("VRAMCAP_SIM_JOURNAL");
-	if (config->journal && !*config->journal)
-		config->journal = NULL;
-	if (config->journal)
-		config->journal = strdup(config->journal); /* the program may change its environment */
-	config->hidden = getenv("VRAMCAP_SIM_HIDE");
-	if (config->hidden)
-		config->hidden = *config->hidden ? strdup(config->hidden) : NULL;
-	rules_read("VRAMCAP_SIM_FAIL", false);
-	rules_read("VRAMCAP_SIM_DELAY_US", true);
+    config->version = (int)number("VRAMCAP_SIM_VERSION", (uint64_t)sim_build_version, 11000, 13999);
+    if (config->version > sim_build_limit)
+        config->version = sim_build_limit;
+    config->context_bytes = number("VRAMCAP_SIM_CONTEXT_MIB", 64, 0, 65536) << 20;
+    config->page_bytes = number("VRAMCAP_SIM_PAGE_KIB", 2048, 4, 2048) << 10;
+    config->pitch_bytes = number("VRAMCAP_SIM_PITCH", 512, 32, 65536);
+    if ((config->page_bytes & (config->page_bytes - 1)) != 0)
+        complain("VRAMCAP_SIM_PAGE_KIB", getenv("VRAMCAP_SIM_PAGE_KIB"));
+    if ((config->pitch_bytes & (config->pitch_bytes - 1)) != 0)
+        complain("VRAMCAP_SIM_PITCH", getenv("VRAMCAP_SIM_PITCH"));
+    config->pool_chunk_bytes = number("VRAMCAP_SIM_POOL_CHUNK_MIB", 32, 2, 4096) << 20;
+    if (config->pool_chunk_bytes % (UINT64_C(2) << 20) != 0)
+        complain("VRAMCAP_SIM_POOL_CHUNK_MIB", getenv("VRAMCAP_SIM_POOL_CHUNK_MIB"));
+    config->pool_observed = flag("VRAMCAP_SIM_POOL_OBSERVED");
+    config->granularity_bytes = number("VRAMCAP_SIM_GRANULARITY_KIB", 2048, 4, 65536) << 10;
+    if ((config->granularity_bytes & (config->granularity_bytes - 1)) != 0)
+        complain("VRAMCAP_SIM_GRANULARITY_KIB", getenv("VRAMCAP_SIM_GRANULARITY_KIB"));
+    tile_read(config);
+    mig_read(config);
+    config->capability = (unsigned int)number("VRAMCAP_SIM_CC", 90, 50, 121);
+    config->external_counts = number("VRAMCAP_SIM_EXTERNAL", 1, 0, 1) == 1;
+    config->alias = flag("VRAMCAP_SIM_ALIAS");
+    config->newer = flag("VRAMCAP_SIM_NEWER");
+    config->inner = flag("VRAMCAP_SIM_INNER");
+    config->bench = flag("VRAMCAP_SIM_BENCH");
+    config->journal = getenv("VRAMCAP_SIM_JOURNAL");
+    if (config->journal && !*config->journal)
+        config->journal = NULL;
+    if (config->journal)
+        config->journal = strdup(config->journal); /* the program may change its environment */
+    config->hidden = getenv("VRAMCAP_SIM_HIDE");
+    if (config->hidden)
+        config->hidden = *config->hidden ? strdup(config->hidden) : NULL;
+    rules_read("VRAMCAP_SIM_FAIL", false);
+    rules_read("VRAMCAP_SIM_DELAY_US", true);
 }
 
 bool sim_config_scripted(void)
 {
-	return !sim_config.bench && (sim_config.journal || sim_config.hidden || sim_config.rules > 0 ||
-				     sim_config.version < 13000);
+    return !sim_config.bench && (sim_config.journal || sim_config.hidden || sim_config.rules > 0 ||
+                                 sim_config.version < 13000);
 }

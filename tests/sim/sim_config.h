@@ -12,27 +12,29 @@
 #define SIM_MAX_RULES 64
 
 struct sim_rule {
-	char symbol[96];
-	uint64_t nth;  /* 0: every call */
-	int code;      /* 0: not a failure but a delay */
-	uint64_t delay_us;
-	uint64_t calls; /* atomic: calls of symbol so far */
+    char symbol[96];
+    uint64_t nth; /* 0: every call */
+    int code;     /* 0: not a failure but a delay */
+    uint64_t delay_us;
+    uint64_t calls; /* atomic: calls of symbol so far */
 };
 
 struct sim_config {
-	bool bad; /* a variable does not parse: cuInit refuses */
-	int version;
-	uint64_t context_bytes, page_bytes, pitch_bytes;
-	uint64_t granularity_bytes;           /* of physical handles */
-	unsigned int tile_width, tile_rows;   /* of arrays: bytes and rows */
-	bool external_counts;                 /* imported external memory is on the card */
-	bool alias, newer, inner, bench;
-	uint64_t pool_chunk_bytes;
-	bool pool_observed;
-	const char *journal; /* NULL: none */
-	const char *hidden;  /* comma-separated names, NULL: none */
-	unsigned int rules;
-	struct sim_rule rule[SIM_MAX_RULES];
+    bool bad; /* a variable does not parse: cuInit refuses */
+    int version;
+    uint64_t context_bytes, page_bytes, pitch_bytes;
+    uint64_t granularity_bytes;         /* of physical handles */
+    unsigned int tile_width, tile_rows; /* of arrays: bytes and rows */
+    unsigned int capability;            /* 90: compute capability 9.0 */
+    signed char mig_parent[16];         /* per card: the GPU it is a slice of, -1: it is none */
+    bool external_counts;               /* imported external memory is on the card */
+    bool alias, newer, inner, bench;
+    uint64_t pool_chunk_bytes;
+    bool pool_observed;
+    const char *journal; /* NULL: none */
+    const char *hidden;  /* comma-separated names, NULL: none */
+    unsigned int rules;
+    struct sim_rule rule[SIM_MAX_RULES];
 };
 
 extern struct sim_config sim_config;

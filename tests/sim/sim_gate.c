@@ -29,136 +29,137 @@ static pthread_once_t configured = PTHREAD_ONCE_INIT;
 
 static void configure(void)
 {
-	long page = sysconf(_SC_PAGESIZE);
+    long page = sysconf(_SC_PAGESIZE);
 
-	sim_config_read();
-	void *word = mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (word == MAP_FAILED) {
-		sim_config.bad = true;
-		return;
-	}
+    sim_config_read();
+    void *word =
+        mmap(NULL, (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (word == MAP_FAILED) {
+        sim_config.bad = true;
+        return;
+    }
 #ifdef MADV_WIPEONFORK
-	(void)madvise(word, (size_t)page, MADV_WIPEONFORK);
+    (void)madvise(word, (size_t)page, MADV_WIPEONFORK);
 #endif
-	uint32_t *gate = word;
-	__atomic_store_n(gate, SIM_GATE_CONFIGURED | (sim_config_scripted() ? SIM_GATE_SCRIPTED : 0U),
-			 __ATOMIC_RELEASE);
-	__atomic_store_n(&sim_gate, gate, __ATOMIC_RELEASE);
+    uint32_t *gate = word;
+    __atomic_store_n(gate, SIM_GATE_CONFIGURED | (sim_config_scripted() ? SIM_GATE_SCRIPTED : 0U),
+                     __ATOMIC_RELEASE);
+    __atomic_store_n(&sim_gate, gate, __ATOMIC_RELEASE);
 }
 
 bool sim_forked(void)
 {
-	return __atomic_load_n(&was_initialised, __ATOMIC_ACQUIRE) == 1 &&
-	       (sim_gate_load() & SIM_GATE_INITIALISED) == 0;
+    return __atomic_load_n(&was_initialised, __ATOMIC_ACQUIRE) == 1 &&
+           (sim_gate_load() & SIM_GATE_INITIALISED) == 0;
 }
 
 bool sim_initialised(void)
 {
-	return (sim_gate_load() & SIM_GATE_INITIALISED) != 0;
+    return (sim_gate_load() & SIM_GATE_INITIALISED) != 0;
 }
 
 static void child_after_fork(void)
 {
-	__atomic_store_n(__atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE), 0U, __ATOMIC_RELEASE);
-	sim_process_forget();
+    __atomic_store_n(__atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE), 0U, __ATOMIC_RELEASE);
+    sim_process_forget();
 }
 
 void sim_gate_open(void)
 {
-	/* was_initialised last: between the two, no thread may take itself for a child. */
-	(void)__atomic_fetch_or(sim_gate, SIM_GATE_INITIALISED, __ATOMIC_RELEASE);
-	__atomic_store_n(&was_initialised, 1U, __ATOMIC_RELEASE);
-	(void)pthread_atfork(NULL, NULL, child_after_fork);
+    /* was_initialised last: between the two, no thread may take itself for a child. */
+    (void)__atomic_fetch_or(sim_gate, SIM_GATE_INITIALISED, __ATOMIC_RELEASE);
+    __atomic_store_n(&was_initialised, 1U, __ATOMIC_RELEASE);
+    (void)pthread_atfork(NULL, NULL, child_after_fork);
 }
 
 void sim_gate_capturing(bool on)
 {
-	if (on)
-		(void)__atomic_fetch_or(sim_gate, SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
-	else
-		(void)__atomic_fetch_and(sim_gate, ~SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
+    if (on)
+        (void)__atomic_fetch_or(sim_gate, SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
+    else
+        (void)__atomic_fetch_and(sim_gate, ~SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
 }
 
 static void journal_write(const char *symbol)
 {
-	char line[160];
-	int length = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), symbol);
-	int fd = open(sim_config.journal, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    char line[160];
+    int length = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), symbol);
+    int fd = open(sim_config.journal, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
 
-	if (fd < 0)
-		return;
-	ssize_t written;
-	do
-		written = write(fd, line, (size_t)length);
-	while (written < 0 && errno == EINTR);
-	(void)close(fd);
+    if (fd < 0)
+        return;
+    ssize_t written;
+    do
+        written = write(fd, line, (size_t)length);
+    while (written < 0 && errno == EINTR);
+    (void)close(fd);
 }
 
 static bool listed(const char *list, const char *name)
 {
-	size_t length = strlen(name);
+    size_t length = strlen(name);
 
-	for (const char *at = list; at && *at; at = strchr(at, ',')) {
-		at += *at == ',';
-		if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
-			return true;
-	}
-	return false;
+    for (const char *at = list; at && *at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    }
+    return false;
 }
 
 bool sim_symbol_present(const char *name, int since)
 {
-	return since <= sim_config.version && !listed(sim_config.hidden, name);
+    return since <= sim_config.version && !listed(sim_config.hidden, name);
 }
 
 static bool symbol_absent(const char *name)
 {
-	for (unsigned int i = 0; i < sim_symbol_count; i++)
-		if (strcmp(sim_symbols[i].name, name) == 0)
-			return !sim_symbol_present(name, sim_symbols[i].since);
-	return false;
+    for (unsigned int i = 0; i < sim_symbol_count; i++)
+        if (strcmp(sim_symbols[i].name, name) == 0)
+            return !sim_symbol_present(name, sim_symbols[i].since);
+    return false;
 }
 
 static int script(const char *symbol)
 {
-	int code = 0;
+    int code = 0;
 
-	if (sim_config.journal)
-		journal_write(symbol);
-	for (unsigned int i = 0; i < sim_config.rules; i++) {
-		struct sim_rule *rule = &sim_config.rule[i];
+    if (sim_config.journal)
+        journal_write(symbol);
+    for (unsigned int i = 0; i < sim_config.rules; i++) {
+        struct sim_rule *rule = &sim_config.rule[i];
 
-		if (strcmp(rule->symbol, symbol) != 0 && strcmp(rule->symbol, "*") != 0)
-			continue;
-		if (rule->code == 0) {
-			struct timespec left = { .tv_sec = (time_t)(rule->delay_us / 1000000),
-						 .tv_nsec = (long)(rule->delay_us % 1000000) * 1000 };
-			while (nanosleep(&left, &left) != 0 && errno == EINTR)
-				continue;
-			continue;
-		}
-		uint64_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
-		if (code == 0 && (rule->nth == 0 || rule->nth == call))
-			code = rule->code;
-	}
-	if (code == 0 && symbol_absent(symbol))
-		code = CUDA_ERROR_NOT_SUPPORTED;
-	return code;
+        if (strcmp(rule->symbol, symbol) != 0 && strcmp(rule->symbol, "*") != 0)
+            continue;
+        if (rule->code == 0) {
+            struct timespec left = {.tv_sec = (time_t)(rule->delay_us / 1000000),
+                                    .tv_nsec = (long)(rule->delay_us % 1000000) * 1000};
+            while (nanosleep(&left, &left) != 0 && errno == EINTR)
+                continue;
+            continue;
+        }
+        uint64_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
+        if (code == 0 && (rule->nth == 0 || rule->nth == call))
+            code = rule->code;
+    }
+    if (code == 0 && symbol_absent(symbol))
+        code = CUDA_ERROR_NOT_SUPPORTED;
+    return code;
 }
 
 int sim_enter(const char *symbol, bool needs_init)
 {
-	int saved = errno;
-	int code = 0;
+    int saved = errno;
+    int code = 0;
 
-	(void)pthread_once(&configured, configure);
-	/* Ask the configuration, not the gate: a forked child's gate is 0. */
-	if (sim_config_scripted())
-		code = script(symbol);
-	errno = saved;
-	if (code == 0 && needs_init && !sim_initialised())
-		code = CUDA_ERROR_NOT_INITIALIZED;
-	if (code == 0 && sim_gate_is_capturing())
-		code = sim_capture_check(symbol);
-	return code;
+    (void)pthread_once(&configured, configure);
+    /* Ask the configuration, not the gate: a forked child's gate is 0. */
+    if (sim_config_scripted())
+        code = script(symbol);
+    errno = saved;
+    if (code == 0 && needs_init && !sim_initialised())
+        code = CUDA_ERROR_NOT_INITIALIZED;
+    if (code == 0 && sim_gate_is_capturing())
+        code = sim_capture_check(symbol);
+    return code;
 }

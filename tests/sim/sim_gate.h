@@ -25,12 +25,12 @@ extern uint32_t *sim_gate;
 
 static inline uint32_t sim_gate_load(void)
 {
-	return __atomic_load_n(__atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE), __ATOMIC_ACQUIRE);
+    return __atomic_load_n(__atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE), __ATOMIC_ACQUIRE);
 }
 
 static inline bool sim_gate_is_capturing(void)
 {
-	return (sim_gate_load() & SIM_GATE_CAPTURING) != 0;
+    return (sim_gate_load() & SIM_GATE_CAPTURING) != 0;
 }
 /* Written by sim_capture.c under sim_lock. */
 void sim_gate_capturing(bool on);
@@ -38,23 +38,23 @@ void sim_gate_capturing(bool on);
 /* The slow way in: 0, or the CUresult that the call must return. */
 int sim_enter(const char *symbol, bool needs_init);
 
-#define SIM_ENTER(symbol)                                                       \
-	do {                                                                    \
-		if (__builtin_expect(sim_gate_load() != SIM_GATE_OPEN, 0)) {    \
-			int gate_rc_ = sim_enter(#symbol, true);                \
-			if (gate_rc_ != 0)                                      \
-				return (CUresult)gate_rc_;                      \
-		}                                                               \
-	} while (0)
+#define SIM_ENTER(symbol)                                                                          \
+    do {                                                                                           \
+        if (__builtin_expect(sim_gate_load() != SIM_GATE_OPEN, 0)) {                               \
+            int gate_rc_ = sim_enter(#symbol, true);                                               \
+            if (gate_rc_ != 0)                                                                     \
+                return (CUresult)gate_rc_;                                                         \
+        }                                                                                          \
+    } while (0)
 
 /* For calls that work before cuInit and in a forked child. */
-#define SIM_ENTER_EARLY(symbol)                                                 \
-	do {                                                                    \
-		if (__builtin_expect(sim_gate_load() != SIM_GATE_OPEN, 0)) {    \
-			int gate_rc_ = sim_enter(#symbol, false);               \
-			if (gate_rc_ != 0)                                      \
-				return (CUresult)gate_rc_;                      \
-		}                                                               \
-	} while (0)
+#define SIM_ENTER_EARLY(symbol)                                                                    \
+    do {                                                                                           \
+        if (__builtin_expect(sim_gate_load() != SIM_GATE_OPEN, 0)) {                               \
+            int gate_rc_ = sim_enter(#symbol, false);                                              \
+            if (gate_rc_ != 0)                                                                     \
+                return (CUresult)gate_rc_;                                                         \
+        }                                                                                          \
+    } while (0)
 
 #endif

@@ -23,100 +23,101 @@ static __thread unsigned int inner_depth;
 #define INNER_DEPTH_LIMIT 32U
 
 /* Our own cuInit, whatever is loaded in front of it. */
-extern CUresult sim_own_init(unsigned int flags) __attribute__((alias("cuInit"), visibility("hidden")));
+extern CUresult sim_own_init(unsigned int flags)
+    __attribute__((alias("cuInit"), visibility("hidden")));
 
 __attribute__((constructor)) static void inner_resolve(void)
 {
-	Dl_info self;
+    Dl_info self;
 
-	if (!getenv("VRAMCAP_SIM_INNER") || dladdr((void *)(uintptr_t)sim_own_init, &self) == 0)
-		return;
-	void *handle = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-	if (!handle)
-		return;
-	void *found = dlsym(handle, "cuInit");
-	memcpy(&inner_init, &found, sizeof inner_init);
-	(void)dlclose(handle);
+    if (!getenv("VRAMCAP_SIM_INNER") || dladdr((void *)(uintptr_t)sim_own_init, &self) == 0)
+        return;
+    void *handle = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle)
+        return;
+    void *found = dlsym(handle, "cuInit");
+    memcpy(&inner_init, &found, sizeof inner_init);
+    (void)dlclose(handle);
 }
 
 void *sim_inner(const char *symbol)
 {
-	return sim_config.inner ? dlsym(RTLD_DEFAULT, symbol) : NULL;
+    return sim_config.inner ? dlsym(RTLD_DEFAULT, symbol) : NULL;
 }
 
 void sim_process_forget(void)
 {
-	if (sim_state)
-		sim_state_forget(sim_state);
+    if (sim_state)
+        sim_state_forget(sim_state);
 }
 
 static CUresult initialise(void)
 {
-	if (sim_config.bad)
-		return CUDA_ERROR_SYSTEM_NOT_READY;
-	if (!sim_state) {
-		struct sim_state *state = sim_config.bench ? sim_state_private() : sim_state_open(NULL);
+    if (sim_config.bad)
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    if (!sim_state) {
+        struct sim_state *state = sim_config.bench ? sim_state_private() : sim_state_open(NULL);
 
-		if (!state) {
-			(void)fprintf(stderr, "vramcap-sim: the state file cannot be opened\n");
-			return CUDA_ERROR_SYSTEM_NOT_READY;
-		}
-		sim_state = state;
-	}
-	if (sim_devices_select() == 0)
-		return CUDA_ERROR_NO_DEVICE;
-	if (sim_state_attach(sim_state) != 0)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	sim_contexts_initialise();
-	sim_gate_open();
-	return CUDA_SUCCESS;
+        if (!state) {
+            (void)fprintf(stderr, "vramcap-sim: the state file cannot be opened\n");
+            return CUDA_ERROR_SYSTEM_NOT_READY;
+        }
+        sim_state = state;
+    }
+    if (sim_devices_select() == 0)
+        return CUDA_ERROR_NO_DEVICE;
+    if (sim_state_attach(sim_state) != 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    sim_contexts_initialise();
+    sim_gate_open();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuInit(unsigned int Flags)
 {
-	SIM_ENTER_EARLY(cuInit);
-	if (inner_init && sim_config.inner && inner_init != sim_own_init) {
-		if (inner_depth >= INNER_DEPTH_LIMIT)
-			return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-		inner_depth++;
-		CUresult inner = inner_init(Flags);
-		inner_depth--;
-		return inner;
-	}
-	if (Flags != 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (sim_initialised())
-		return CUDA_SUCCESS;
-	if (sim_forked())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	sim_lock_take();
-	CUresult rc = sim_initialised() ? CUDA_SUCCESS : initialise();
-	sim_lock_drop();
-	return rc;
+    SIM_ENTER_EARLY(cuInit);
+    if (inner_init && sim_config.inner && inner_init != sim_own_init) {
+        if (inner_depth >= INNER_DEPTH_LIMIT)
+            return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+        inner_depth++;
+        CUresult inner = inner_init(Flags);
+        inner_depth--;
+        return inner;
+    }
+    if (Flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_initialised())
+        return CUDA_SUCCESS;
+    if (sim_forked())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    sim_lock_take();
+    CUresult rc = sim_initialised() ? CUDA_SUCCESS : initialise();
+    sim_lock_drop();
+    return rc;
 }
 
 CUresult cuDriverGetVersion(int *driverVersion)
 {
-	SIM_ENTER_EARLY(cuDriverGetVersion);
-	if (!driverVersion)
-		return CUDA_ERROR_INVALID_VALUE;
-	*driverVersion = sim_config.version;
-	return CUDA_SUCCESS;
+    SIM_ENTER_EARLY(cuDriverGetVersion);
+    if (!driverVersion)
+        return CUDA_ERROR_INVALID_VALUE;
+    *driverVersion = sim_config.version;
+    return CUDA_SUCCESS;
 }
 
 /* The runtime's undocumented tables: this driver has none (CUDA_ERROR_NOT_FOUND). */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
-	SIM_ENTER_EARLY(cuGetExportTable);
-	if (!ppExportTable || !pExportTableId)
-		return CUDA_ERROR_INVALID_VALUE;
-	*ppExportTable = NULL;
-	return CUDA_ERROR_NOT_FOUND;
+    SIM_ENTER_EARLY(cuGetExportTable);
+    if (!ppExportTable || !pExportTableId)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ppExportTable = NULL;
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 struct error_text {
-	CUresult code;
-	const char *name, *text;
+    CUresult code;
+    const char *name, *text;
 };
 
 static const struct error_text errors[] = {
@@ -125,30 +126,30 @@ static const struct error_text errors[] = {
 
 static const struct error_text *error_find(CUresult code)
 {
-	for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
-		if (errors[i].code == code)
-			return &errors[i];
-	return NULL;
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
+        if (errors[i].code == code)
+            return &errors[i];
+    return NULL;
 }
 
 CUresult cuGetErrorName(CUresult error, const char **pStr)
 {
-	SIM_ENTER_EARLY(cuGetErrorName);
-	const struct error_text *found = error_find(error);
+    SIM_ENTER_EARLY(cuGetErrorName);
+    const struct error_text *found = error_find(error);
 
-	if (!pStr)
-		return CUDA_ERROR_INVALID_VALUE;
-	*pStr = found ? found->name : NULL;
-	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pStr = found ? found->name : NULL;
+    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorString(CUresult error, const char **pStr)
 {
-	SIM_ENTER_EARLY(cuGetErrorString);
-	const struct error_text *found = error_find(error);
+    SIM_ENTER_EARLY(cuGetErrorString);
+    const struct error_text *found = error_find(error);
 
-	if (!pStr)
-		return CUDA_ERROR_INVALID_VALUE;
-	*pStr = found ? found->text : NULL;
-	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pStr = found ? found->text : NULL;
+    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

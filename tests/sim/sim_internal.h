@@ -34,11 +34,11 @@
 extern pthread_mutex_t sim_lock;
 static inline void sim_lock_take(void)
 {
-	(void)pthread_mutex_lock(&sim_lock);
+    (void)pthread_mutex_lock(&sim_lock);
 }
 static inline void sim_lock_drop(void)
 {
-	(void)pthread_mutex_unlock(&sim_lock);
+    (void)pthread_mutex_unlock(&sim_lock);
 }
 
 /* --- process (sim_init.c, sim_gate.c) ------------------------------------ */
@@ -55,12 +55,13 @@ bool sim_symbol_present(const char *name, int since);
 
 /* CUDA_VISIBLE_DEVICES into the list below; the number of devices seen. */
 unsigned int sim_devices_select(void);
+#define SIM_SM_COUNT 132 /* multiprocessors of every card */
 extern unsigned int sim_device_count;
 extern unsigned int sim_device_card[SIM_MAX_CARDS]; /* device ordinal -> card */
 
 static inline bool sim_device_valid(CUdevice device)
 {
-	return device >= 0 && (unsigned int)device < sim_device_count;
+    return device >= 0 && (unsigned int)device < sim_device_count;
 }
 
 /* --- memory (sim_arena.c) ------------------------------------------------ */
@@ -72,38 +73,41 @@ struct sim_slab;
  * outlives contexts). Freed as a whole by sim_owner_clear. */
 struct sim_owner_operations;
 struct sim_owner {
-	unsigned int card;
-	struct sim_context *context; /* NULL: the device's own */
-	const struct sim_owner_operations *operations; /* NULL: an extent is one allocation, or a slab */
-	struct sim_extent *extents;
-	struct sim_slab *slabs;
+    unsigned int card;
+    struct sim_context *context; /* NULL: the device's own */
+    const struct sim_owner_operations
+        *operations; /* NULL: an extent is one allocation, or a slab */
+    struct sim_extent *extents;
+    struct sim_slab *slabs;
 };
 
 enum sim_region_id { SIM_REGION_MAIN, SIM_REGION_LOW, SIM_REGION_MANAGED, SIM_REGIONS };
 
 struct sim_allocation {
-	uint64_t base;
-	size_t bytes; /* as asked for */
-	struct sim_owner *owner;
-	bool managed;
+    uint64_t base;
+    size_t bytes; /* as asked for */
+    struct sim_owner *owner;
+    bool managed;
 };
 
 /* An owner that divides its extents itself (pools, graph memory): how to find and to
  * free what is inside one. `find` has only base and bytes to fill in. */
 struct sim_owner_operations {
-	bool (*find)(struct sim_owner *owner, CUdeviceptr address, struct sim_allocation *found);
-	bool (*free)(struct sim_owner *owner, CUdeviceptr address);
+    bool (*find)(struct sim_owner *owner, CUdeviceptr address, struct sim_allocation *found);
+    bool (*free)(struct sim_owner *owner, CUdeviceptr address);
 };
 
 /* All with sim_lock held. Allocation: CUDA_SUCCESS, OUT_OF_MEMORY or INVALID_VALUE (0 bytes). */
-CUresult sim_arena_alloc(struct sim_owner *owner, enum sim_region_id region, size_t bytes, CUdeviceptr *address);
+CUresult sim_arena_alloc(struct sim_owner *owner, enum sim_region_id region, size_t bytes,
+                         CUdeviceptr *address);
 /* The allocation that holds `address`, false if none does. */
 bool sim_arena_find(CUdeviceptr address, struct sim_allocation *found);
 /* Frees the allocation that starts at `address`; false if none does. */
 bool sim_arena_free(CUdeviceptr address);
 void sim_owner_clear(struct sim_owner *owner);
 /* Addresses that take nothing of the card. */
-CUresult sim_arena_reserve(struct sim_owner *owner, enum sim_region_id region, size_t bytes, CUdeviceptr *address);
+CUresult sim_arena_reserve(struct sim_owner *owner, enum sim_region_id region, size_t bytes,
+                           CUdeviceptr *address);
 /* The host address of the bytes of the extent at `address`, or NULL. */
 unsigned char *sim_arena_extent_bytes(CUdeviceptr address);
 /* Frees the whole extent at `address`, whatever its owner's operations say. */
@@ -116,17 +120,20 @@ void sim_card_give(unsigned int card, struct sim_delta delta);
  * NULL unless one live allocation (or registered host memory) holds all of it. With
  * `any_host`, an address outside the device ranges is the host's own. */
 unsigned char *sim_bytes(CUdeviceptr address, size_t bytes, bool any_host);
+/* Makes the memory that starts at `address` visible to other processes (sim_share.h): its share,
+ * and where in it the memory starts. Must be memory of a context, not managed. */
+CUresult sim_arena_share(CUdeviceptr address, uint64_t *share, uint64_t *offset);
 /* True if `address` is inside a range of device addresses. */
 bool sim_is_device_address(CUdeviceptr address);
 
 /* --- host memory (sim_host.c) -------------------------------------------- */
 
 struct sim_host_range {
-	uintptr_t base;
-	size_t bytes;
-	unsigned int flags;
-	bool registered; /* by cuMemHostRegister: not ours to free */
-	struct sim_host_range *next;
+    uintptr_t base;
+    size_t bytes;
+    unsigned int flags;
+    bool registered; /* by cuMemHostRegister: not ours to free */
+    struct sim_host_range *next;
 };
 /* With sim_lock held: the range that holds the address, or NULL. */
 struct sim_host_range *sim_host_find(uintptr_t address);
@@ -137,30 +144,32 @@ struct sim_object;
 
 /* Arrays and the like (sim_resource.c): ended by their own destroy call or with the context. */
 struct sim_resource {
-	struct sim_context *context;
-	struct sim_resource *next, *previous;
-	void (*end)(struct sim_resource *); /* frees it */
+    struct sim_context *context;
+    struct sim_resource *next, *previous;
+    void (*end)(struct sim_resource *); /* frees it */
 };
 
 struct sim_context {
-	uint32_t alive; /* atomic; written under sim_lock */
-	bool primary;
-	CUdevice device;
-	unsigned int flags, api_version;
-	unsigned int references; /* primary: retains; else: attachments */
-	uint64_t id;
-	size_t limit[CU_LIMIT_MAX];
-	CUfunc_cache cache_config;
-	CUsharedconfig shared_config;
-	struct sim_owner owner;
-	struct sim_resource *resources;
-	struct sim_object *objects; /* streams, events, modules: freed with the context */
-	struct sim_context *next_free;
+    uint32_t alive; /* atomic; written under sim_lock */
+    bool primary;
+    CUdevice device;
+    unsigned int flags, api_version;
+    unsigned int references; /* primary: retains; else: attachments */
+    uint64_t id;
+    size_t limit[CU_LIMIT_MAX];
+    uint64_t limit_bytes;         /* that the limits take beyond their defaults */
+    struct sim_context *alias_of; /* of a green context: the primary one */
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    struct sim_owner owner;
+    struct sim_resource *resources;
+    struct sim_object *objects; /* streams, events, modules: freed with the context */
+    struct sim_context *next_free;
 };
 
 static inline CUcontext sim_context_handle(struct sim_context *context)
 {
-	return (CUcontext)(void *)context;
+    return (CUcontext)(void *)context;
 }
 
 /* The calling thread's current context: INVALID_CONTEXT if none,
@@ -170,12 +179,20 @@ CUresult sim_context_current(struct sim_context **context);
 struct sim_context *sim_context_from(CUcontext handle);
 struct sim_owner *sim_device_owner(CUdevice device);
 struct sim_context *sim_primary(CUdevice device);
+/* All with sim_lock held. An alias is a handle of its own for the primary context. */
+CUresult sim_primary_retain(CUdevice device, struct sim_context **context);
+CUresult sim_primary_release(CUdevice device);
+struct sim_context *sim_context_alias(CUdevice device);
+void sim_context_alias_end(struct sim_context *alias);
+/* sim_limits.c */
+extern const size_t sim_limit_default[CU_LIMIT_MAX];
 void sim_contexts_initialise(void);
-CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device, unsigned int api_version);
+CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device,
+                            unsigned int api_version);
 
 /* With sim_lock held. */
 void sim_resource_add(struct sim_context *context, struct sim_resource *resource,
-		      void (*end)(struct sim_resource *));
+                      void (*end)(struct sim_resource *));
 void sim_resource_end(struct sim_resource *resource);
 void sim_resources_clear(struct sim_context *context);
 
@@ -184,17 +201,17 @@ void sim_resources_clear(struct sim_context *context);
 enum sim_kind { SIM_STREAM = 0x53, SIM_EVENT, SIM_MODULE, SIM_FUNCTION, SIM_LIBRARY };
 
 struct sim_object {
-	enum sim_kind kind;
-	struct sim_context *context;
-	struct sim_object *next, *previous;
-	uint64_t id;
-	unsigned int flags;
-	int priority;
-	uint32_t recorded; /* atomic, events */
-	uint64_t time_ns;  /* atomic, events */
-	uint32_t captured; /* atomic, events: last recorded in a capture */
-	uint64_t stream, sequence; /* atomic, events: where recorded, and the last free then */
-	struct sim_object *parent; /* functions: their module */
+    enum sim_kind kind;
+    struct sim_context *context;
+    struct sim_object *next, *previous;
+    uint64_t id;
+    unsigned int flags;
+    int priority;
+    uint32_t recorded;         /* atomic, events */
+    uint64_t time_ns;          /* atomic, events */
+    uint32_t captured;         /* atomic, events: last recorded in a capture */
+    uint64_t stream, sequence; /* atomic, events: where recorded, and the last free then */
+    struct sim_object *parent; /* functions: their module */
 };
 
 /* A new object in the context's list, NULL without memory. */
@@ -211,7 +228,7 @@ uint64_t sim_stream_identity(CUstream stream, const struct sim_context *context)
 /* The handle that a _ptsz function means by `stream`. */
 static inline CUstream sim_stream_twin(CUstream stream)
 {
-	return stream ? stream : CU_STREAM_PER_THREAD;
+    return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
 /* False for streams made with CU_STREAM_NON_BLOCKING. */

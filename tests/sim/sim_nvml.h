@@ -21,25 +21,25 @@ typedef int nvmlReturn_t;
 #define NVML_ERROR_UNKNOWN 999
 
 typedef struct {
-	unsigned long long total, free, used;
+    unsigned long long total, free, used;
 } nvmlMemory_t;
 
 typedef struct {
-	unsigned int version;
-	unsigned long long total, reserved, free, used;
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 #define nvmlMemory_v2 ((unsigned int)(sizeof(nvmlMemory_v2_t) | (2U << 24)))
 
 typedef struct {
-	unsigned int pid;
-	unsigned long long usedGpuMemory;
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
 } nvmlProcessInfo_v1_t;
 
 /* _v2 and _v3 share this. */
 typedef struct {
-	unsigned int pid;
-	unsigned long long usedGpuMemory;
-	unsigned int gpuInstanceId, computeInstanceId;
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t;
 
 _Static_assert(sizeof(nvmlMemory_t) == 24, "nvmlMemory_t");
@@ -70,17 +70,17 @@ nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor_n
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-						  nvmlProcessInfo_v1_t *infos);
+                                                  nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-						     nvmlProcessInfo_v2_t *infos);
+                                                     nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-						     nvmlProcessInfo_v2_t *infos);
+                                                     nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-						     nvmlProcessInfo_v1_t *infos);
+                                                     nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-							nvmlProcessInfo_v2_t *infos);
+                                                        nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-							nvmlProcessInfo_v2_t *infos);
+                                                        nvmlProcessInfo_v2_t *infos);
 #pragma GCC visibility pop
 
 #endif

@@ -8,12 +8,12 @@
 
 #include "sim_gate.h"
 
-#define SIM_STUB(symbol)                                                           \
-	__attribute__((weak, visibility("default"))) int symbol(void);             \
-	int symbol(void)                                                           \
-	{                                                                          \
-		int rc = sim_enter(#symbol, true);                                 \
-		return rc != 0 ? rc : 801;                                         \
-	}
+#define SIM_STUB(symbol)                                                                           \
+    __attribute__((weak, visibility("default"))) int symbol(void);                                 \
+    int symbol(void)                                                                               \
+    {                                                                                              \
+        int rc = sim_enter(#symbol, true);                                                         \
+        return rc != 0 ? rc : 801;                                                                 \
+    }
 
 #endif

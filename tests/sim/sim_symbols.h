@@ -14,12 +14,12 @@
 typedef int (*sim_address)(void);
 
 struct sim_symbol {
-	const char *base;
-	const char *name;
-	int since;
-	bool per_thread;
-	sim_address address;
-	sim_address thunk;
+    const char *base;
+    const char *name;
+    int since;
+    bool per_thread;
+    sim_address address;
+    sim_address thunk;
 };
 
 extern const struct sim_symbol sim_symbols[];
@@ -35,21 +35,24 @@ extern const unsigned int sim_symbol_count;
 #define SIM_HAVE_THUNKS 0
 #endif
 
-#define SIM_DECLARE(symbol)      \
-	int symbol(void);        \
-	int sim_thunk_##symbol(void);
+#define SIM_DECLARE(symbol)                                                                        \
+    int symbol(void);                                                                              \
+    int sim_thunk_##symbol(void);
 
 #if SIM_HAVE_THUNKS
-#define SIM_THUNK(symbol)                                                                        \
-	__asm__(".text\n\t.globl sim_thunk_" #symbol "\n\t.hidden sim_thunk_" #symbol            \
-		"\n\t.type sim_thunk_" #symbol ", %function\nsim_thunk_" #symbol ":\n\t" SIM_JUMP #symbol \
-		"\n\t.size sim_thunk_" #symbol ", . - sim_thunk_" #symbol "\n");
+#define SIM_THUNK(symbol)                                                                          \
+    __asm__(".text\n\t.globl sim_thunk_" #symbol "\n\t.hidden sim_thunk_" #symbol                  \
+            "\n\t.type sim_thunk_" #symbol ", %function\nsim_thunk_" #symbol                       \
+            ":\n\t" SIM_JUMP #symbol "\n\t.size sim_thunk_" #symbol ", . - sim_thunk_" #symbol     \
+            "\n");
 #define SIM_THUNK_OF(symbol) sim_thunk_##symbol
 #else
 #define SIM_THUNK_OF(symbol) 0
 #endif
 
-#define SIM_ROW(base_, since_, symbol) { #base_, #symbol, since_, false, symbol, SIM_THUNK_OF(symbol) },
-#define SIM_TWIN(base_, since_, symbol) { #base_, #symbol, since_, true, symbol, SIM_THUNK_OF(symbol) },
+#define SIM_ROW(base_, since_, symbol)                                                             \
+    {#base_, #symbol, since_, false, symbol, SIM_THUNK_OF(symbol)},
+#define SIM_TWIN(base_, since_, symbol)                                                            \
+    {#base_, #symbol, since_, true, symbol, SIM_THUNK_OF(symbol)},
 
 #endif

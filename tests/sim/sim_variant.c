@@ -11,5 +11,5 @@ const int sim_build_limit = SIM_BUILD_VERSION == 13000 ? 13999 : SIM_BUILD_VERSI
 __attribute__((visibility("default"))) int vcapsim_version(void);
 int vcapsim_version(void)
 {
-	return SIM_BUILD_VERSION;
+    return SIM_BUILD_VERSION;
 }

@@ -180,3 +180,13 @@ unsigned char *sim_window_bytes(CUdeviceptr address, size_t bytes)
     }
     return sim_window_shadow(window, address);
 }
+
+bool sim_window_free(CUdeviceptr address)
+{
+    const struct sim_window *window = sim_window_at(address);
+
+    if (!window || !window->holder || window->pointer != address)
+        return false;
+    sim_resource_end(window->holder);
+    return true;
+}

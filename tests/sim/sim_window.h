@@ -37,6 +37,9 @@ struct sim_window {
     unsigned char *shadow;
     size_t asked;            /* bytes that were asked for; the span has whole blocks */
     struct sim_owner *owner; /* NULL for a reservation */
+    /* External memory: cuMemFree of `pointer` ends the holder, which deletes the window. */
+    struct sim_resource *holder;
+    CUdeviceptr pointer;
 };
 
 /* A window of at least `bytes` bytes, aligned to `alignment` (a power of two of at least a page),
@@ -55,6 +58,7 @@ static inline unsigned char *sim_window_shadow(const struct sim_window *window, 
 /* For sim_arena.c, which asks here about addresses that are not its own. */
 bool sim_window_find(CUdeviceptr address, struct sim_allocation *found);
 unsigned char *sim_window_bytes(CUdeviceptr address, size_t bytes);
+bool sim_window_free(CUdeviceptr address);
 
 /* sim_vmm_map.c: the mapping in a reservation, and whether a range of it may be touched. */
 bool sim_vmm_find(CUdeviceptr address, struct sim_allocation *found);

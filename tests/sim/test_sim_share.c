@@ -383,6 +383,171 @@ static void a_multicast_team_forms_over_two_processes(void **state)
     wire_close();
 }
 
+/* --- IPC ------------------------------------------------------------------------------- */
+
+struct ipc_message {
+    CUipcMemHandle large, small;
+    CUipcEventHandle event;
+};
+
+static int ipc_exporter(void)
+{
+    struct ipc_message message;
+    CUdeviceptr large = 0, small = 0, spare = 0, own = 0, managed = 0;
+    CUevent event = NULL;
+    CUcontext context = NULL;
+    unsigned int word = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuMemAlloc_v2(&large, 100 * MIB));
+    OK(cuMemAlloc_v2(&spare, 1000));
+    OK(cuMemAlloc_v2(&small, 1000));
+    OK(cuMemsetD32_v2(large + 50 * MIB, 0x11111111, 1));
+    OK(cuMemsetD32_v2(small, 0x22222222, 1));
+    OK(cuMemsetD32_v2(spare, 0x33333333, 1));
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CHECK(sim_test_used(0) == 102 * MIB && sim_test_alloc(0) == 100 * MIB + 2048);
+    OK(cuIpcGetMemHandle(&message.large, large));
+    OK(cuIpcGetMemHandle(&message.small, small));
+    OK(cuIpcGetEventHandle(&message.event, event));
+    CHECK(sim_test_used(0) == 102 * MIB && sim_test_alloc(0) == 100 * MIB + 2048);
+    CHECK(shown_with(getpid()) == 102 * MIB);
+    OK(cuMemAllocManaged(&managed, MIB, CU_MEM_ATTACH_GLOBAL));
+    CHECK(cuIpcGetMemHandle(&message.large, managed) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuIpcOpenMemHandle_v2(&own, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ==
+          CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(message_send(wire[0], &message, sizeof message, -1) == 0);
+    HEAR(0);
+    /* what the other wrote is here, what was there before has stayed */
+    OK(cuMemcpyDtoH_v2(&word, large + 60 * MIB, 4));
+    CHECK(word == 0x44444444);
+    OK(cuMemcpyDtoH_v2(&word, spare, 4));
+    CHECK(word == 0x33333333);
+    OK(cuMemFree_v2(large)); /* still open over there */
+    CHECK(sim_test_used(0) == 102 * MIB && shown_with(getpid()) == 2 * MIB);
+    SAY(0);
+    HEAR(0);
+    CHECK(sim_test_used(0) == 2 * MIB);
+    OK(cuMemFree_v2(small));
+    OK(cuMemFree_v2(spare));
+    CHECK(sim_test_used(0) == 0 && sim_test_alloc(0) == 0);
+    /* the address is fresh memory again */
+    OK(cuMemAlloc_v2(&large, 100 * MIB));
+    OK(cuMemcpyDtoH_v2(&word, large + 50 * MIB, 4));
+    CHECK(word == 0);
+    SAY(0);
+    HEAR(0);
+    return 0;
+}
+
+static int ipc_importer(void)
+{
+    struct ipc_message message;
+    CUdeviceptr large = 0, again = 0, small = 0, base = 0;
+    CUevent event = NULL;
+    CUcontext context = NULL;
+    unsigned int word = 0;
+    size_t size = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(message_receive(wire[1], &message, sizeof message, NULL) == 0);
+    CHECK(cuIpcOpenMemHandle_v2(&large, message.large, 0) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuIpcOpenMemHandle_v2(&large, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle(&again, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenMemHandle_v2(&small, message.small, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CHECK(large == again && small != large);
+    CHECK(sim_test_used(0) == 102 * MIB && shown_with(getpid()) == 0);
+    OK(cuMemGetAddressRange_v2(&base, &size, large));
+    CHECK(base == large && size == 100 * MIB);
+    OK(cuMemcpyDtoH_v2(&word, large + 50 * MIB, 4));
+    CHECK(word == 0x11111111);
+    OK(cuMemcpyDtoH_v2(&word, small, 4));
+    CHECK(word == 0x22222222);
+    OK(cuMemsetD32_v2(large + 60 * MIB, 0x44444444, 1));
+    OK(cuIpcOpenEventHandle(&event, message.event));
+    OK(cuEventQuery(event));
+    OK(cuEventDestroy_v2(event));
+    CHECK(cuMemFree_v2(large) == CUDA_ERROR_INVALID_VALUE);
+    SAY(1);
+    HEAR(1);
+    CHECK(shown_with(getpid()) == 100 * MIB);
+    OK(cuIpcCloseMemHandle(large));
+    OK(cuMemcpyDtoH_v2(&word, large + 50 * MIB, 4)); /* once more open */
+    CHECK(word == 0x11111111);
+    OK(cuIpcCloseMemHandle(large));
+    CHECK(cuIpcCloseMemHandle(large) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemcpyDtoH_v2(&word, large + 50 * MIB, 4) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxDestroy_v2(context)); /* closes the small one */
+    SAY(1);
+    HEAR(1);
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    CHECK(cuIpcOpenMemHandle_v2(&large, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ==
+          CUDA_ERROR_INVALID_VALUE);
+    SAY(1);
+    return 0;
+}
+
+static void opened_ipc_memory_is_counted_once_and_closed_by_count(void **state)
+{
+    (void)state;
+    wire_open();
+    pid_t out = sim_start(ipc_exporter, CARD), in = sim_start(ipc_importer, CARD);
+    assert_int_equal(sim_wait(in), 0);
+    assert_int_equal(sim_wait(out), 0);
+    wire_close();
+}
+
+static int ipc_doomed(void)
+{
+    struct ipc_message message;
+    CUdeviceptr large = 0;
+    CUcontext context = NULL;
+
+    memset(&message, 0, sizeof message);
+    CHECK(sim_begin(&context) == 0);
+    OK(cuMemAlloc_v2(&large, 100 * MIB));
+    OK(cuIpcGetMemHandle(&message.large, large));
+    OK(cuMemAlloc_v2(&large, 200 * MIB));
+    OK(cuIpcGetMemHandle(&message.small, large));
+    CHECK(message_send(wire[0], &message, sizeof message, -1) == 0);
+    (void)pause();
+    return 0;
+}
+
+static int ipc_survivor(void)
+{
+    struct ipc_message message;
+    CUdeviceptr address = 0;
+    CUcontext context = NULL;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(message_receive(wire[1], &message, sizeof message, NULL) == 0);
+    OK(cuIpcOpenMemHandle_v2(&address, message.large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    SAY(1);
+    HEAR(1); /* the exporter has been killed */
+    CHECK(cuIpcOpenMemHandle_v2(&address, message.small, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ==
+          CUDA_ERROR_INVALID_VALUE);
+    CHECK(sim_test_used(0) == 100 * MIB && shown_with(getpid()) == 100 * MIB);
+    OK(cuMemsetD8_v2(address, 1, 100));
+    return 0;
+}
+
+static void open_ipc_memory_outlives_a_killed_exporter(void **state)
+{
+    char byte = 0;
+
+    (void)state;
+    wire_open();
+    pid_t out = sim_start(ipc_doomed, CARD), in = sim_start(ipc_survivor, CARD);
+    assert_int_equal(read(wire[0], &byte, 1), 1);
+    assert_int_equal(kill(out, SIGKILL), 0);
+    assert_int_equal(sim_wait(out), 128 + SIGKILL);
+    assert_int_equal(message_send(wire[0], "x", 1, -1), 0);
+    assert_int_equal(sim_wait(in), 0);
+    assert_int_equal(sim_test_used(0), 0);
+    wire_close();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, sim_test_setup, sim_test_teardown)
 
 int main(void)
@@ -393,6 +558,8 @@ int main(void)
         TEST(a_copy_of_a_descriptor_counts),
         TEST(a_fabric_handle_names_memory_but_keeps_none),
         TEST(a_multicast_team_forms_over_two_processes),
+        TEST(opened_ipc_memory_is_counted_once_and_closed_by_count),
+        TEST(open_ipc_memory_outlives_a_killed_exporter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

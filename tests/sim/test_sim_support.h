@@ -23,13 +23,13 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-#define CHECK(condition)                                                                      \
-	do {                                                                                  \
-		if (!(condition)) {                                                           \
-			(void)fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-			return 1;                                                             \
-		}                                                                             \
-	} while (0)
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            (void)fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                  \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
 #define OK(call) CHECK((call) == CUDA_SUCCESS)
 
 /* Per-test directory with its state file; cmocka set-up and tear-down. */

@@ -306,7 +306,7 @@ static int join_at_a_signal(void *arg)
 
     box_add(0, 1);
     while (box_get(1) == 0)
-        ;
+        sched_yield();
     if (box_open(&l, RENEW) != 0 || vcap_ledger_gpu(&l, uuid, 0, 0, 0, &gpu) != 0)
         return 1;
     vcap_ledger_propose_ceiling(&l, gpu, JOINERS * UNIT, VCAP_LF_SOURCE_ENV);

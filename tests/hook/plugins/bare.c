@@ -134,7 +134,7 @@ static int args(void)
     many = (long (*)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
                      unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
                      double, double, double, double, double, double, double, double,
-                     double))(uintptr_t)dlsym(driver, "cuGraphInstantiateWithParams");
+                     double))(uintptr_t)dlsym(driver, "cuEGLStreamConsumerAcquireFrame");
     four = (unsigned long (*)(unsigned long, unsigned long, unsigned long, unsigned long))(
         uintptr_t)dlsym(driver, "cuCheckpointProcessRestore");
     CHECK(seen != NULL && many != NULL && four != NULL);

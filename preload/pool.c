@@ -1,0 +1,649 @@
+/*
+ * The table of pools and the settling of one.  Invariants:
+ *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
+ * is in flight, which then charges the growth or gives it back;
+ *   - sequence is raised before and after every driver call that may move a pool.  A reading lower than the
+ * account is stored only if nothing was in flight and the number stayed the same over the query; else only
+ * a higher one.  A failed reading keeps the figure;
+ *   - a handle is not asked about while or after it is destroyed;
+ *   - the live map's record of a pool's pointer holds one reference to the pool, the table one.
+ * Order of locks: a pool's, then the accounts'.  The table's is taken alone.
+ */
+#include "preload/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "enforcer/log.h"
+#include "enforcer/rules.h"
+#include "preload/account.h"
+#include "preload/charge.h"
+#include "preload/relaxed.h"
+
+#define HASH_NONFATAL_OOM 1
+#define uthash_nonfatal_oom(element) ((element)->lost = true)
+#include <uthash.h>
+
+struct vcap_pool {
+    CUmemoryPool handle;
+    enum vcap_pool_kind kind;
+    bool capped;
+    uint32_t refs; /* atomic */
+    pthread_mutex_t lock;
+    /* under the lock */
+    struct vcap_account account;
+    uint64_t sequence;
+    unsigned in_flight; /* driver calls that may move it */
+    unsigned queries;   /* threads asking the driver about it */
+    bool closing;       /* no more queries: it is being destroyed */
+    bool orphan;        /* destroyed */
+    uint64_t live_bytes;
+    /* under the table's lock */
+    bool lost;
+    UT_hash_handle hh;
+};
+
+uint32_t vcap_pools_unsettled;
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_pool *table;
+
+/* ---- life ---- */
+
+enum vcap_pool_kind vcap_pool_kind_of(CUmemLocationType place, CUmemAllocationType type)
+{
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return vcap_process.config.managed == VCAP_MANAGED_IGNORE ? VCAP_POOL_FREE
+                                                                  : VCAP_POOL_CHARGED;
+    return place == CU_MEM_LOCATION_TYPE_DEVICE ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
+}
+
+enum vcap_pool_kind vcap_pool_kind(const struct vcap_pool *pool)
+{
+    return pool->kind;
+}
+
+static struct vcap_pool *make(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal,
+                              bool capped)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    struct vcap_pool *pool = calloc(1, sizeof(*pool));
+
+    if (pool == NULL)
+        return NULL;
+    memcpy(&pool->lock, &fresh, sizeof(fresh));
+    pool->handle = handle;
+    pool->kind = kind;
+    pool->account.ordinal = ordinal;
+    pool->capped = capped;
+    pool->refs = 1;
+    return pool;
+}
+
+static void hold(struct vcap_pool *pool)
+{
+    __atomic_fetch_add(&pool->refs, 1, __ATOMIC_RELAXED);
+}
+
+void vcap_pool_put(struct vcap_pool *pool)
+{
+    /* the last one sees what all the others did */
+    if (pool != NULL && __atomic_sub_fetch(&pool->refs, 1, __ATOMIC_ACQ_REL) == 0) {
+        vcap_account_set(&pool->account, VCAP_ROW_cuMemPoolDestroy, 0, true);
+        free(pool);
+    }
+}
+
+static struct vcap_pool *find(CUmemoryPool handle)
+{
+    struct vcap_pool *found = NULL;
+
+    HASH_FIND_PTR(table, &handle, found);
+    return found;
+}
+
+/* Out of the table, if it is in it; the table's reference goes with it. */
+static void take_out(struct vcap_pool *pool)
+{
+    bool in;
+
+    pthread_mutex_lock(&table_lock);
+    in = find(pool->handle) == pool;
+    if (in)
+        HASH_DEL(table, pool);
+    pthread_mutex_unlock(&table_lock);
+    if (in)
+        vcap_pool_put(pool);
+}
+
+struct vcap_pool *vcap_pool_get(CUmemoryPool handle)
+{
+    struct vcap_pool *found;
+
+    pthread_mutex_lock(&table_lock);
+    found = find(handle);
+    if (found != NULL)
+        hold(found);
+    pthread_mutex_unlock(&table_lock);
+    return found;
+}
+
+/* Destroyed: charged its live pointers from now on. */
+static void orphaned(struct vcap_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->orphan = true;
+    vcap_account_set(&pool->account, VCAP_ROW_cuMemPoolDestroy, pool->live_bytes, true);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal, bool capped)
+{
+    struct vcap_pool *fresh = make(handle, kind, ordinal, capped), *stale;
+
+    stale =
+        vcap_pool_get(handle); /* destroyed behind our back, or by a call that has not returned */
+    if (stale != NULL) {
+        take_out(stale);
+        orphaned(stale);
+        vcap_pool_put(stale);
+    }
+    if (fresh == NULL)
+        return; /* met again, as memory of a device, at its first allocation */
+    pthread_mutex_lock(&table_lock);
+    if (find(handle) == NULL) {
+        HASH_ADD_PTR(table, handle, fresh);
+        if (!fresh->lost)
+            fresh = NULL;
+    }
+    pthread_mutex_unlock(&table_lock);
+    vcap_pool_put(fresh);
+}
+
+struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
+{
+    struct vcap_pool *pool = vcap_pool_get(handle), *fresh;
+
+    if (pool == NULL) {
+        fresh = make(handle, VCAP_POOL_CHARGED, ordinal, false);
+        pthread_mutex_lock(&table_lock);
+        pool = find(handle);
+        if (pool == NULL && fresh != NULL) {
+            HASH_ADD_PTR(table, handle, fresh);
+            if (!fresh->lost) {
+                pool = fresh;
+                fresh = NULL;
+            }
+        }
+        if (pool != NULL)
+            hold(pool);
+        pthread_mutex_unlock(&table_lock);
+        vcap_pool_put(fresh);
+    }
+    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED) {
+        pthread_mutex_lock(&pool->lock);
+        if (pool->account.ordinal < 0)
+            pool->account.ordinal = ordinal;
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return pool;
+}
+
+/* ---- asking the driver ---- */
+
+static bool attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *value)
+{
+    struct vcap_relaxed r;
+    cuuint64_t bytes = 0;
+    CUresult result;
+
+    if (vcap_own.cuMemPoolGetAttribute == NULL)
+        return false;
+    r = vcap_relaxed_begin();
+    result = vcap_own.cuMemPoolGetAttribute(handle, which, &bytes);
+    vcap_relaxed_end(r);
+    *value = bytes;
+    return result == CUDA_SUCCESS;
+}
+
+/* False: the handle is dead or dying, the driver must not be asked.  The pool's lock is held. */
+static bool query_begin(struct vcap_pool *pool)
+{
+    if (pool->closing || pool->orphan)
+        return false;
+    pool->queries++;
+    return true;
+}
+
+static bool query_begin_alone(struct vcap_pool *pool)
+{
+    bool may;
+
+    pthread_mutex_lock(&pool->lock);
+    may = query_begin(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return may;
+}
+
+static void query_end(struct vcap_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->queries--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void vcap_pool_call_begin(struct vcap_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->sequence++;
+    pool->in_flight++;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void vcap_pool_call_end(struct vcap_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->sequence++;
+    pool->in_flight--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- settling ---- */
+
+/*
+ * Books a reading; the pool's lock is held.  *reserved: what a call of ours put into the account, taken
+ * off with it; nothing_taken: that call failed in the driver.  Without force CUDA_ERROR_OUT_OF_MEMORY if
+ * the pool grew by what has no room: the account is then unchanged.
+ */
+static CUresult book(struct vcap_pool *pool, unsigned row, bool read, uint64_t reading, bool exact,
+                     uint64_t *reserved, bool nothing_taken, bool force)
+{
+    uint64_t now = pool->account.bytes, target;
+    CUresult result;
+
+    uint64_t floor = now > *reserved ? now - *reserved : 0;
+
+    if (!read)
+        target = nothing_taken ? floor : now;
+    else if (exact)
+        target = reading;
+    else
+        target = reading > floor ? reading : floor;
+    if (!exact)
+        vcap_pools_touched();
+    result = target > now && !force ? vcap_account_try(&pool->account, row, target)
+                                    : vcap_account_set(&pool->account, row, target, true);
+    if (result == CUDA_SUCCESS)
+        *reserved = 0;
+    return result;
+}
+
+static CUresult settle(struct vcap_pool *pool, unsigned row, uint64_t *reserved, bool nothing_taken,
+                       bool force)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    /* made ready here: with the pool's lock held nobody calls the driver */
+    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(pool->account.ordinal) == NULL)
+        return result;
+    for (int tries = 0;; tries++) {
+        uint64_t reading = 0, sequence;
+        bool read, quiet, exact, again;
+
+        pthread_mutex_lock(&pool->lock);
+        if (pool->orphan) {
+            vcap_account_set(&pool->account, row, pool->live_bytes, true);
+            *reserved = 0;
+            pthread_mutex_unlock(&pool->lock);
+            return CUDA_SUCCESS;
+        }
+        read = query_begin(pool);
+        sequence = pool->sequence;
+        quiet = pool->in_flight == 0;
+        pthread_mutex_unlock(&pool->lock);
+        if (read) {
+            read = attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reading);
+            query_end(pool);
+        }
+        pthread_mutex_lock(&pool->lock);
+        exact = read && quiet && sequence == pool->sequence && pool->in_flight == 0;
+        /* a call came in between and is over: read again rather than keep a figure too high */
+        again = pool->orphan || (read && !exact && pool->in_flight == 0 && tries < 3);
+        if (!again)
+            result = book(pool, row, read, reading, exact, reserved, nothing_taken, force);
+        pthread_mutex_unlock(&pool->lock);
+        if (!again)
+            return result;
+    }
+}
+
+void vcap_pool_settle(struct vcap_pool *pool, unsigned row)
+{
+    uint64_t none = 0;
+
+    settle(pool, row, &none, false, true);
+}
+
+/* ---- allocation ---- */
+
+/* Room for the bytes, if there is, is taken together with the beginning of the call: nobody lowers the
+ * account in between. */
+static bool reserve(struct vcap_pool_call *call)
+{
+    struct vcap_pool *pool = call->pool;
+    uint64_t target;
+    bool done;
+
+    pthread_mutex_lock(&pool->lock);
+    done = !__builtin_add_overflow(pool->account.bytes, call->bytes, &target) &&
+           vcap_account_try(&pool->account, call->row, target) == CUDA_SUCCESS;
+    if (done) {
+        call->reserved = call->bytes;
+        pool->sequence++;
+        pool->in_flight++;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return done;
+}
+
+/* Does the pool hold this much that nobody uses? */
+static bool may_serve(struct vcap_pool *pool, uint64_t bytes)
+{
+    uint64_t reserved = 0, used = 0;
+    bool read;
+
+    if (!query_begin_alone(pool))
+        return false;
+    read = attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+           attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    query_end(pool);
+    return read && reserved >= used && reserved - used >= bytes;
+}
+
+CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
+{
+    struct vcap_device *device = vcap_device(call->pool->account.ordinal);
+
+    call->reserved = 0;
+    if (device == NULL && vcap_process.config.on_error != VCAP_ON_ERROR_ALLOW)
+        return vcap_deny(call->row);
+    for (int tries = 0; tries < 2; tries++) {
+        if (reserve(call))
+            return CUDA_SUCCESS;
+        if (may_serve(call->pool, call->bytes)) {
+            vcap_pool_call_begin(call->pool);
+            return CUDA_SUCCESS;
+        }
+        if (tries == 0)
+            vcap_pools_trim(call->pool->account.ordinal, call->row);
+    }
+    return vcap_refuse(device, call->pool->account.ordinal, call->row, call->bytes);
+}
+
+static void live_add(struct vcap_pool *pool, uint64_t bytes)
+{
+    hold(pool);
+    pthread_mutex_lock(&pool->lock);
+    pool->live_bytes += bytes;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void live_remove(struct vcap_pool *pool, uint64_t bytes)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->live_bytes -= bytes;
+    if (pool->orphan)
+        vcap_account_set(&pool->account, VCAP_ROW_cuMemPoolDestroy, pool->live_bytes, true);
+    pthread_mutex_unlock(&pool->lock);
+    vcap_pool_put(pool);
+}
+
+/* Takes the pointer back that the driver gave for a call that is refused after all. */
+static CUresult undo(struct vcap_pool_call *call, CUdeviceptr pointer)
+{
+    struct vcap_pool *pool = call->pool;
+    CUdevice ordinal = pool->account.ordinal;
+    struct vcap_relaxed r;
+
+    vcap_pool_call_begin(pool);
+    r = vcap_relaxed_begin();
+    call->give_back(pointer, call->stream);
+    vcap_relaxed_end(r);
+    vcap_pool_call_end(pool);
+    vcap_pools_touched();
+    vcap_pools_trim(ordinal, call->row);
+    settle(pool, call->row, &call->reserved, true, true);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdeviceptr pointer)
+{
+    struct vcap_pool *pool = call->pool;
+    CUdevice ordinal = pool->account.ordinal;
+    struct vcap_live stale, record = {.key = pointer,
+                                      .device = (uint32_t)ordinal,
+                                      .pool = pool,
+                                      .pool_bytes = vcap_rule_orphan_pointer(call->bytes)};
+
+    vcap_pool_call_end(pool);
+    if (result != CUDA_SUCCESS) {
+        settle(pool, call->row, &call->reserved, true, true);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && !pool->capped && vcap_device(ordinal) != NULL)
+            vcap_device_full(vcap_device(ordinal), ordinal, call->row, call->bytes);
+        return result;
+    }
+    live_add(pool, record.pool_bytes);
+    if (vcap_live_enter(&record, &stale) != 0) {
+        vcap_log(VCAP_LOG_ERROR, "no memory to keep a record of %s: the allocation is given back",
+                 vcap_row_symbol(call->row));
+        live_remove(pool, record.pool_bytes);
+        return undo(call, pointer);
+    }
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    if (settle(pool, call->row, &call->reserved, false, false) == CUDA_SUCCESS)
+        return result;
+    if (vcap_live_take(pointer, &record))
+        live_remove(pool, record.pool_bytes);
+    undo(call, pointer);
+    return vcap_refuse(vcap_device(ordinal), ordinal, call->row, call->bytes);
+}
+
+/* ---- pointers that go ---- */
+
+void vcap_pool_pointer_gone(const struct vcap_live *record)
+{
+    struct vcap_pool *pool = record->pool;
+
+    if (record->imported != 0)
+        vcap_ledger_note_imported(&vcap_process.ledger, record->mine,
+                                  vcap_process.device[record->device].gpu,
+                                  -(int64_t)record->imported);
+    live_remove(pool, record->pool_bytes);
+}
+
+CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record)
+{
+    struct vcap_live stale;
+
+    vcap_pool_call_end(record->pool);
+    if (result == CUDA_SUCCESS) {
+        vcap_pools_touched();
+        vcap_pool_pointer_gone(record);
+        return result;
+    }
+    if (vcap_live_enter(record, &stale) == 0 && stale.key != 0)
+        vcap_record_release(&stale);
+    return result;
+}
+
+void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice ordinal,
+                        uint64_t bytes)
+{
+    uint64_t mine = vcap_ledger_mine(&vcap_process.ledger);
+    struct vcap_live stale, record = {.key = pointer,
+                                      .mine = mine,
+                                      .imported = bytes,
+                                      .device = (uint32_t)ordinal,
+                                      .pool = pool,
+                                      .pool_bytes = bytes};
+    const struct vcap_device *device = vcap_device(ordinal);
+
+    if (device == NULL)
+        return;
+    live_add(pool, bytes);
+    vcap_ledger_note_imported(&vcap_process.ledger, mine, device->gpu, (int64_t)bytes);
+    if (vcap_live_enter(&record, &stale) != 0) {
+        vcap_pool_pointer_gone(&record);
+        return;
+    }
+    if (stale.key != 0)
+        vcap_record_release(&stale);
+    if (mine != vcap_ledger_mine(&vcap_process.ledger))
+        vcap_record_follow(pointer);
+}
+
+/* ---- destruction ---- */
+
+void vcap_pool_destroy_begin(struct vcap_pool *pool)
+{
+    const struct timespec pause = {.tv_nsec = 200000};
+    bool asking = true;
+
+    /* The driver answers a query in well under a microsecond.  Bounded, because a signal handler may have
+     * jumped out of one. */
+    for (int i = 0; asking && i < 5000; i++) {
+        pthread_mutex_lock(&pool->lock);
+        pool->closing = true;
+        asking = pool->queries != 0;
+        pthread_mutex_unlock(&pool->lock);
+        if (asking && i < 100)
+            sched_yield();
+        else if (asking)
+            nanosleep(&pause, NULL);
+    }
+}
+
+void vcap_pool_destroy_end(struct vcap_pool *pool, bool destroyed)
+{
+    if (destroyed) {
+        orphaned(pool);
+        take_out(pool);
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->closing = false;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- all of them ---- */
+
+/* Calls visit for each pool that is charged, without the table's lock. */
+static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigned row),
+                 CUdevice ordinal, unsigned row)
+{
+    struct vcap_pool **list, *pool, *next;
+    size_t count = 0;
+
+    pthread_mutex_lock(&table_lock);
+    list = calloc(HASH_COUNT(table) + 1u, sizeof(struct vcap_pool *));
+    HASH_ITER(hh, table, pool, next) {
+        if (list != NULL && pool->kind == VCAP_POOL_CHARGED) {
+            hold(pool);
+            list[count++] = pool;
+        }
+    }
+    pthread_mutex_unlock(&table_lock);
+    for (size_t i = 0; i < count; i++) {
+        visit(list[i], ordinal, row);
+        vcap_pool_put(list[i]);
+    }
+    free(list);
+}
+
+/*
+ * One synchronise gives back what its own stream freed; what other streams freed goes with theirs.  So
+ * while a pool holds idle memory above its threshold the next synchronise looks again.
+ */
+static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
+{
+    uint64_t reserved = 0, used = 0, threshold = 0;
+    bool read;
+
+    (void)ordinal;
+    vcap_pool_settle(pool, row);
+    if (!query_begin_alone(pool))
+        return;
+    read = attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
+           attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+           attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    query_end(pool);
+    if (!read || (reserved > threshold && reserved > used))
+        vcap_pools_touched();
+}
+
+void vcap_pools_settle(unsigned row)
+{
+    __atomic_store_n(&vcap_pools_unsettled, 0, __ATOMIC_RELAXED);
+    each(settle_one, -1, row);
+}
+
+static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
+{
+    struct vcap_relaxed r;
+
+    if (pool->account.ordinal != ordinal)
+        return;
+    if (vcap_own.cuMemPoolTrimTo != NULL && query_begin_alone(pool)) {
+        vcap_pool_call_begin(pool);
+        r = vcap_relaxed_begin();
+        vcap_own.cuMemPoolTrimTo(pool->handle, 0);
+        vcap_relaxed_end(r);
+        vcap_pool_call_end(pool);
+        query_end(pool);
+        vcap_pools_touched();
+    }
+    vcap_pool_settle(pool, row);
+}
+
+bool vcap_pools_exist(void)
+{
+    /* a hint: a pool that another thread enters at this moment holds nothing yet */
+    return __atomic_load_n(&table, __ATOMIC_RELAXED) != NULL;
+}
+
+void vcap_pools_trim(CUdevice ordinal, unsigned row)
+{
+    each(trim_one, ordinal, row);
+}
+
+void vcap_pools_reread_default(CUdevice ordinal, unsigned row)
+{
+    struct vcap_pool *pool;
+    CUmemoryPool handle = NULL;
+    struct vcap_relaxed r;
+    CUresult result;
+
+    if (vcap_own.cuDeviceGetDefaultMemPool == NULL || !vcap_pools_exist())
+        return;
+    r = vcap_relaxed_begin();
+    result = vcap_own.cuDeviceGetDefaultMemPool(&handle, ordinal);
+    vcap_relaxed_end(r);
+    pool = result == CUDA_SUCCESS ? vcap_pool_get(handle) : NULL;
+    if (pool != NULL)
+        vcap_pool_settle(pool, row);
+    vcap_pool_put(pool);
+}
+
+void vcap_pools_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    /* the pools stay where they are: the parent's allocator may have been in the middle of anything */
+    memcpy(&table_lock, &fresh, sizeof(fresh));
+    table = NULL;
+    vcap_pools_unsettled = 0;
+}
