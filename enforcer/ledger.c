@@ -364,10 +364,10 @@ void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delt
     note(&vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes, delta);
 }
 
-void vcap_ledger_note_imported(struct vcap_ledger *l, uint32_t gpu, int64_t delta)
+void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta)
 {
-    if (vcap_ledger_owns(l))
-        note(&vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->imported_bytes, delta);
+    if (vcap_ledger_holds(l, mine))
+        note(&vcap_ledger_cell(l, vcap_mine_slot(mine), gpu)->imported_bytes, delta);
 }
 
 static uint64_t uuid_claim(const uint8_t uuid[16])

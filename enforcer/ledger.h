@@ -41,8 +41,9 @@ struct vcap_ledger {
     struct vcap_lf_gpu *gpus;
     struct vcap_lf_slot *slots;
     unsigned char *cells;
+    struct vcap_lf_export *exports;
     struct vcap_lf_event *events;
-    uint32_t gpu_count, slot_count, event_count;
+    uint32_t gpu_count, slot_count, export_count, event_count;
     uint32_t flags; /* header.flags */
     uint64_t pidns; /* inode of this process's PID namespace; 0 = unknown */
     /*
@@ -136,8 +137,9 @@ void vcap_ledger_forget(struct vcap_ledger *l);
 /* Books overhead inside what is charged (delta in bytes), so that readers can show it apart. */
 void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
 
-/* Shows memory of another process that this one has open; nothing is charged. */
-void vcap_ledger_note_imported(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
+/* Shows memory of another process that this one has open; nothing is charged.  In one place only: void if
+ * that is gone. */
+void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta);
 
 /* The row of a GPU, found or taken.  -ENOSPC: all rows hold other GPUs. */
 int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flags, uint32_t index,

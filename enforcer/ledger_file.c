@@ -83,6 +83,9 @@ static int fill_header(struct vcap_lf_header *h, const struct vcap_ledger_size *
     h->cell_count = h->slot_count * h->gpu_count;
     at = align_64(at + (uint64_t)h->cell_count * h->cell_stride);
     h->export_offset = (uint32_t)at;
+    h->export_stride = sizeof(struct vcap_lf_export);
+    h->export_count = VCAP_LF_EXPORTS;
+    at += (uint64_t)h->export_count * h->export_stride;
     h->event_offset = (uint32_t)at;
     h->event_stride = sizeof(struct vcap_lf_event);
     at += (uint64_t)h->event_count * h->event_stride;
@@ -336,6 +339,8 @@ static void fill_geometry(struct vcap_ledger *l, const struct vcap_lf_header *h)
     l->gpus = (struct vcap_lf_gpu *)(void *)(l->base + h->gpu_offset);
     l->slots = (struct vcap_lf_slot *)(void *)(l->base + h->slot_offset);
     l->cells = l->base + h->cell_offset;
+    l->exports = (struct vcap_lf_export *)(void *)(l->base + h->export_offset);
+    l->export_count = h->export_count;
     l->events = (struct vcap_lf_event *)(void *)(l->base + h->event_offset);
     l->gpu_count = h->gpu_count;
     l->slot_count = h->slot_count;

@@ -6,11 +6,12 @@
  * One regular file of fixed size per container:
  *
  *     0                header        struct vcap_lf_header, 4096 bytes
- *     gpu_offset       GPUs          gpu_count   x gpu_stride
- *     slot_offset      slots         slot_count  x slot_stride      one per process
- *     cell_offset      cells         slot_count x gpu_count x cell_stride, cell of (slot s, GPU g)
- * is number s * gpu_count + g export_offset    exports       export_count x export_stride   none in
- * version 1 (count 0) event_offset     events        event_count x event_stride     ring
+ *     gpu_offset       GPUs          gpu_count x gpu_stride
+ *     slot_offset      slots         slot_count x slot_stride, one per process
+ *     cell_offset      cells         slot_count x gpu_count x cell_stride; the cell of slot s and
+ *                                    GPU g is number s * gpu_count + g
+ *     export_offset    exports       export_count x export_stride, memory that others may open
+ *     event_offset     events        event_count x event_stride, a ring
  *
  * A reader takes offsets, strides and counts from the header, checks that every table lies inside
  * file_size and that no stride is smaller than the struct it knows, and trusts nothing else.  A
@@ -21,38 +22,58 @@
  * consistent unless ledger.c argues otherwise)
  *
  *   header.*            the creator, before the file has a name; after that only event_next and
- * anomalies (fetch-and-add by anybody) gpu.claim           CAS 0 -> hash of the UUID, once, first
- * free row; rows are never given back gpu.uuid, flags, index, card_bytes    whoever finds the row
- * by its claim; all write the same values gpu.ceiling         CAS from 0 (unset) by the first
- * process with a ceiling; from then on only the host gpu.total           CAS by whoever charges,
- * releases or reaps gpu.peak_bytes      CAS upwards;  gpu counters: fetch-and-add slot.state see
- * below;  slot.*: its owner, between taking the slot's lock and LIVE (`mode`, counters: any time)
+ *                       anomalies (fetch-and-add by anybody)
+ *   gpu.claim           CAS 0 -> hash of the UUID, once, first free row; rows are never given back
+ *   gpu.uuid, flags, index, card_bytes
+ *                       whoever finds the row by its claim; all write the same values
+ *   gpu.ceiling         CAS from 0 (unset) by the first process with a ceiling; from then on only
+ *                       the host
+ *   gpu.total           CAS by whoever charges, releases or reaps
+ *   gpu.peak_bytes      CAS upwards; gpu counters: fetch-and-add
+ *   slot.state          see below
+ *   slot.*              its owner, between taking the slot's lock and LIVE (`mode`, counters: any
+ *                       time)
  *   cell.charged        the owner while LIVE (store), any reaper by CAS while DEAD
  *   cell.intent         the same
  *   cell.ack            CAS to an operation number by whoever overwrites that operation's move of
- * total; 0 by the owner cell.peak_bytes, overhead_bytes, imported_bytes, limit_bytes     the owner
+ *                       total; 0 by the owner
+ *   cell.peak_bytes, overhead_bytes, imported_bytes, limit_bytes
+ *                       the owner
+ *   export.owner        CAS from 0, or from an owner whose slot is not LIVE in that generation any
+ *                       more, by whoever takes the entry; 0 by the owner
+ *   export.*            the owner
  *   event               whoever drew its sequence number from event_next
  *
  * WORDS
  *   total    bits 63..30 amount (units of 512 bytes), 29..21 slot, 20..0 operation number of that
- * slot charged  bits 63..21 amount (units),              20..0 operation number of the last settled
- * move intent   bits 63..21 signed delta (units),        20..0 operation number it is for ceiling
- * bits 63..8  amount (units, VCAP_LF_UNITS_MAX = no ceiling), 7..0 source; 0 = unset state
- * bits 63..16 generation, 15..8 liveness kind, 7..0 status
+ *            slot
+ *   charged  bits 63..21 amount (units), 20..0 operation number of the last settled move
+ *   intent   bits 63..21 signed delta (units), 20..0 operation number it is for
+ *   ceiling  bits 63..8 amount (units, VCAP_LF_UNITS_MAX = no ceiling), 7..0 source; 0 = unset
+ *   state    bits 63..16 generation, 15..8 liveness kind, 7..0 status
+ *   owner    bits 63..16 generation, 15..0 slot + 1; 0 = free
  *
  * A SLOT is valid (its identity may be believed) while status is LIVE or DEAD and state has not
  * changed between two reads around it.  Kind LOCK: its owner lives exactly as long as a write lock
  * (F_OFD_SETLK) lies on byte VCAP_LF_LOCK_SLOT + slot of this file.  Kind PID: judged by pid and
  * start_time, in the PID namespace `pidns` only.
  *
+ * AN EXPORT is on record while its owner's slot is LIVE in the owner's generation.  It may be
+ * believed if writer is the owner, and owner and sequence (even) read the same before and after the
+ * other fields.  hash is of the whole IPC or fabric handle (FNV-1a, 64 bits, never 0); 0 is a
+ * descriptor, which has nothing that two processes could compare: matched by size and GPU.
+ *
  * WHAT A CRASH LEAVES BEHIND
  *   before LIVE         a FREE slot with some identity bytes in it: nothing to do
  *   during a move       intent.op == charged.op + 1.  The move took effect if total still names
- * (slot, intent.op) or ack == intent.op; otherwise it did not.  Nothing else is possible, because
- * whoever overwrites a move in total that its owner has not yet settled in charged sets ack first
+ *                       (slot, intent.op) or ack == intent.op; otherwise it did not.  Nothing else
+ *                       is possible, because whoever overwrites a move in total that its owner has
+ *                       not yet settled in charged sets ack first
  *   holding memory      state LIVE without its lock; any process that needs room reaps it
- * (ledger_reap.c) while reaping       state DEAD; any other reaper goes on while writing an event
- * begin != end in that event
+ *                       (ledger_reap.c)
+ *   while reaping       state DEAD; any other reaper goes on
+ *   exports             whatever they say: nobody's once the slot is not LIVE any more
+ *   writing an event    begin != end in that event
  *
  * VERSION HISTORY
  *   1   0.1.0   first
@@ -74,6 +95,8 @@
 #define VCAP_LF_GPUS_MAX 32u
 #define VCAP_LF_SLOTS_DEFAULT 256u
 #define VCAP_LF_SLOTS_MAX 512u
+#define VCAP_LF_EXPORTS 256u
+#define VCAP_LF_EXPORTS_MAX 65536u
 #define VCAP_LF_EVENTS_DEFAULT 1024u
 #define VCAP_LF_EVENTS_MAX 65536u
 
@@ -186,6 +209,17 @@ struct vcap_lf_cell {
     uint64_t reserved;
 };
 
+struct vcap_lf_export {
+    uint64_t owner;    /* generation << 16 | slot + 1; 0 = free */
+    uint64_t sequence; /* odd while the fields below are written */
+    uint64_t hash;     /* of the handle; 0 = a descriptor */
+    uint64_t size;     /* bytes */
+    uint32_t gpu;      /* row */
+    uint32_t reserved0;
+    uint64_t writer; /* the owner that wrote the fields; 0 or another: they are not this owner's */
+    uint8_t reserved[16];
+};
+
 struct vcap_lf_event {
     uint64_t begin;   /* sequence number, written first */
     uint64_t time_ns; /* CLOCK_REALTIME */
@@ -243,6 +277,12 @@ VCAP_LF_ASSERT(cell_size, sizeof(struct vcap_lf_cell) == 64);
 VCAP_LF_AT(cell, intent, 8);
 VCAP_LF_AT(cell, ack, 16);
 VCAP_LF_AT(cell, limit_bytes, 48);
+VCAP_LF_ASSERT(export_size, sizeof(struct vcap_lf_export) == 64);
+VCAP_LF_AT(export, sequence, 8);
+VCAP_LF_AT(export, hash, 16);
+VCAP_LF_AT(export, size, 24);
+VCAP_LF_AT(export, gpu, 32);
+VCAP_LF_AT(export, writer, 40);
 VCAP_LF_ASSERT(event_size, sizeof(struct vcap_lf_event) == 128);
 VCAP_LF_AT(event, kind, 16);
 VCAP_LF_AT(event, bytes, 32);
@@ -300,6 +340,14 @@ static inline uint64_t vcap_lf_ceiling_units(uint64_t word)
 static inline uint32_t vcap_lf_ceiling_source(uint64_t word)
 {
     return (uint32_t)(word & 0xff);
+}
+static inline uint64_t vcap_lf_owner(uint64_t generation, uint32_t slot)
+{
+    return generation << 16 | (slot + 1);
+}
+static inline uint32_t vcap_lf_owner_slot(uint64_t owner) /* UINT32_MAX for 0 */
+{
+    return (uint32_t)(owner & 0xffff) - 1;
 }
 static inline uint64_t vcap_lf_state(uint64_t generation, enum vcap_lf_kind kind,
                                      enum vcap_lf_status status)

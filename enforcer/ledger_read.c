@@ -478,6 +478,25 @@ static int fill_gpus(struct reading *r, struct vcap_snapshot *out)
     return 0;
 }
 
+/* Only the library reads exports; that they are sane says that the file is. */
+static int check_exports(const struct reading *r)
+{
+    const struct vcap_lf_header *h = &r->header;
+    for (uint32_t i = 0; i < h->export_count; i++) {
+        struct vcap_lf_export e;
+        memcpy(&e, r->file + h->export_offset + (size_t)i * h->export_stride, sizeof e);
+        if (e.owner == 0 || e.owner != e.writer || (e.sequence & 1) != 0)
+            continue;
+        if (vcap_lf_owner_slot(e.owner) >= h->slot_count || e.gpu >= h->gpu_count)
+            return UNTRUSTED(r, "export %u: of slot %u, GPU row %u", i, vcap_lf_owner_slot(e.owner),
+                             e.gpu);
+        int error = check_amount(r, "export", i, "size", e.size);
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
 static int read_tables(struct reading *r, struct vcap_snapshot *out)
 {
     const struct vcap_lf_header *h = &r->header;
@@ -488,6 +507,8 @@ static int read_tables(struct reading *r, struct vcap_snapshot *out)
         if (r->gpus[row].claim != 0)
             error = check_gpu(r, row);
     }
+    if (!error)
+        error = check_exports(r);
     if (!error)
         error = read_slots(r, &out->slots_in_flux);
     if (!error)

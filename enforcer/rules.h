@@ -58,6 +58,25 @@ static inline uint64_t vcap_rule_pitched_least(uint64_t width, uint64_t rows)
 }
 
 /*
+ * CHARGE_PHYSICAL: what cuMemCreate is asked for, if it is to be on a device.  The driver demands
+ * whole granules (2 MiB on present GPUs), so there is nothing to round.  Host memory, on a NUMA node
+ * or not, costs nothing.
+ */
+static inline uint64_t vcap_rule_physical(uint64_t bytes)
+{
+    return bytes;
+}
+
+/*
+ * CHARGE_EXTERNAL: memory of another API is charged as large as it says it is; whoever made it has
+ * rounded it.
+ */
+static inline uint64_t vcap_rule_external(uint64_t bytes)
+{
+    return bytes;
+}
+
+/*
  * CHARGE_GRAPH: the memory of graphs costs what the driver's pool for them has reserved of a device, read
  * after each upload, launch and trim.  A node costs nothing, and the sum of a graph's nodes is no bound, for
  * addresses are used again; the largest single one is the least that its graph needs.  A launch that grew

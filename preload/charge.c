@@ -15,6 +15,7 @@
 #include "enforcer/log.h"
 #include "preload/context.h"
 #include "preload/pool.h"
+#include "preload/share.h"
 
 static struct vcap_log_limit refusal_limit, full_limit, deny_limit, audit_limit;
 
@@ -230,10 +231,18 @@ static void release(const struct vcap_device *d, uint64_t bytes, uint64_t mine)
 
 void vcap_record_release(const struct vcap_live *record)
 {
-    if (record->pool != NULL)
+    const struct vcap_device *device = &vcap_process.device[record->device];
+
+    if (record->pool != NULL) {
         vcap_pool_pointer_gone(record);
-    else
-        release(&vcap_process.device[record->device], record->bytes, record->mine);
+        return;
+    }
+    release(device, record->bytes, record->mine);
+    if (record->imported != 0)
+        vcap_ledger_note_imported(&vcap_process.ledger, record->mine, device->gpu,
+                                  -(int64_t)record->imported);
+    if (record->exported)
+        vcap_exports_drop(record->key);
 }
 
 CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *record)
@@ -264,8 +273,10 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
 CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
                             uint64_t handle, uint64_t bytes, CUresult (*give_back)(uint64_t handle))
 {
-    struct vcap_live record = {
-        .key = vcap_live_key(kind, handle), .context = c->context, .device = (uint32_t)c->ordinal};
+    struct vcap_live record = {.key = vcap_live_key(kind, handle),
+                               .context = c->context,
+                               .device = (uint32_t)c->ordinal,
+                               .opens = 1};
     struct vcap_live stale;
 
     if (!c->active)

@@ -58,6 +58,7 @@ struct vcap_own {
     PFN_cuDeviceGetUuid_v9020 cuDeviceGetUuid;
     PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid_v2;
     PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState;
+    PFN_cuMemGetAllocationPropertiesFromHandle_v10020 cuMemGetAllocationPropertiesFromHandle;
     /* between two changes of the capture mode (relaxed.h) */
     PFN_cuThreadExchangeStreamCaptureMode_v10010 cuThreadExchangeStreamCaptureMode;
     PFN_cuStreamIsCapturing_v10000 cuStreamIsCapturing;

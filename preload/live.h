@@ -15,7 +15,8 @@ enum vcap_live_kind {
     VCAP_LIVE_ARRAY,
     VCAP_LIVE_MIPMAP,
     VCAP_LIVE_EXTERNAL, /* imported external memory */
-    VCAP_LIVE_HANDLE    /* cuMemCreate */
+    VCAP_LIVE_OPENED,   /* cuIpcOpenMemHandle: never cuMemFree's */
+    VCAP_LIVE_HANDLE    /* physical memory, by the address of its object (vmm.h) */
 };
 static inline uint64_t vcap_live_key(enum vcap_live_kind kind, uint64_t handle)
 {
@@ -30,7 +31,10 @@ struct vcap_live {
     uint64_t mine;  /* the place in the ledger (vcap_ledger_mine) that this is charged in */
     uint64_t birth; /* vcap_live_sweep_number() when it was entered */
     void *context;
-    uint32_t device; /* ordinal in this process */
+    uint64_t imported; /* bytes that another process is charged for */
+    uint32_t device;   /* ordinal in this process */
+    uint32_t opens;    /* VCAP_LIVE_OPENED: opens less closes */
+    bool exported;     /* share.h has exports under this key */
     /* memory of a pool: bytes is 0, for the pool is charged (pool.h); else NULL */
     struct vcap_pool *pool;
     uint64_t pool_bytes;

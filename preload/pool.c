@@ -458,9 +458,10 @@ void vcap_pool_pointer_gone(const struct vcap_live *record)
 {
     struct vcap_pool *pool = record->pool;
 
-    if (pool->kind == VCAP_POOL_IMPORTED)
-        vcap_ledger_note_imported(&vcap_process.ledger, vcap_process.device[record->device].gpu,
-                                  -(int64_t)record->pool_bytes);
+    if (record->imported != 0)
+        vcap_ledger_note_imported(&vcap_process.ledger, record->mine,
+                                  vcap_process.device[record->device].gpu,
+                                  -(int64_t)record->imported);
     live_remove(pool, record->pool_bytes);
 }
 
@@ -482,18 +483,27 @@ CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record)
 void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice ordinal,
                         uint64_t bytes)
 {
-    struct vcap_live stale,
-        record = {.key = pointer, .device = (uint32_t)ordinal, .pool = pool, .pool_bytes = bytes};
+    uint64_t mine = vcap_ledger_mine(&vcap_process.ledger);
+    struct vcap_live stale, record = {.key = pointer,
+                                      .mine = mine,
+                                      .imported = bytes,
+                                      .device = (uint32_t)ordinal,
+                                      .pool = pool,
+                                      .pool_bytes = bytes};
     const struct vcap_device *device = vcap_device(ordinal);
 
     if (device == NULL)
         return;
     live_add(pool, bytes);
-    vcap_ledger_note_imported(&vcap_process.ledger, device->gpu, (int64_t)bytes);
-    if (vcap_live_enter(&record, &stale) != 0)
+    vcap_ledger_note_imported(&vcap_process.ledger, mine, device->gpu, (int64_t)bytes);
+    if (vcap_live_enter(&record, &stale) != 0) {
         vcap_pool_pointer_gone(&record);
-    else if (stale.key != 0)
+        return;
+    }
+    if (stale.key != 0)
         vcap_record_release(&stale);
+    if (mine != vcap_ledger_mine(&vcap_process.ledger))
+        vcap_record_follow(pointer);
 }
 
 /* ---- destruction ---- */

@@ -22,6 +22,8 @@
 #include "preload/context.h"
 #include "preload/graph.h"
 #include "preload/pool.h"
+#include "preload/share.h"
+#include "preload/vmm.h"
 
 struct vcap_process vcap_process;
 static uint32_t zero_word;
@@ -198,6 +200,9 @@ static enum vcap_mode set_up(void)
         vcap_accounts_forget();
         vcap_pools_forget();
         vcap_graphs_forget();
+        vcap_physical_forget();
+        vcap_shares_forget();
+        vcap_opens_forget();
         return mode_of(config);
     }
     if (!config_read) {
@@ -395,6 +400,9 @@ static void charge_again(struct vcap_live *record, void *arg)
         return;
     vcap_ledger_charge_in(l, mine, vcap_process.device[record->device].gpu, record->bytes,
                           VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL);
+    if (record->imported != 0)
+        vcap_ledger_note_imported(l, mine, vcap_process.device[record->device].gpu,
+                                  (int64_t)record->imported);
     record->mine = mine;
 }
 
@@ -423,6 +431,7 @@ bool vcap_slot_renew(void)
             vcap_live_each(charge_again, NULL);
             vcap_context_charge_again();
             vcap_accounts_charge_again();
+            vcap_exports_again();
             if (had_one)
                 vcap_log(VCAP_LOG_WARN,
                          "this process's slot in ledger %s was taken from it; it has a new one and "

@@ -69,6 +69,7 @@ static void bind_rows(const struct link_map *driver)
     OWN(cuDeviceGetUuid);
     OWN(cuDeviceGetUuid_v2);
     OWN(cuDevicePrimaryCtxGetState);
+    OWN(cuMemGetAllocationPropertiesFromHandle);
     OWN(cuThreadExchangeStreamCaptureMode);
     OWN(cuStreamIsCapturing);
     OWN(cuStreamGetCtx);

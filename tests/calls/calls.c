@@ -6,9 +6,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,13 @@ struct frame {
     unsigned old_pitch, old_free, old_total;
     CUcontext context;
     void *address;
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle, created;
+    CUdeviceptr range;
+    CUipcMemHandle ipc;
+    CUdeviceptr opened;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc;
+    CUexternalMemory external;
     /* pools: `pool` has given 40 MiB and has them back, which stay reserved */
     CUmemPoolProps properties;
     CUmemoryPool pool, imported;
@@ -58,6 +67,17 @@ enum rule {
     RULE_CHARGE_MANAGED,
     RULE_RELEASE,
     RULE_RELEASE_ASYNC,
+    RULE_CHARGE_PHYSICAL,
+    RULE_RELEASE_PHYSICAL,
+    RULE_RETAIN_PHYSICAL,
+    RULE_MAP_PHYSICAL,
+    RULE_UNMAP_PHYSICAL,
+    RULE_IMPORT_PHYSICAL,
+    RULE_EXPORT,
+    RULE_IMPORT_OPEN,
+    RULE_IMPORT_CLOSE,
+    RULE_CHARGE_EXTERNAL,
+    RULE_RELEASE_EXTERNAL,
     RULE_CONTEXT_CREATE,
     RULE_CONTEXT_DESTROY,
     RULE_PRIMARY_RETAIN,
@@ -92,6 +112,50 @@ static uint64_t held(void)
     uint64_t bytes = path != NULL && access(path, F_OK) == 0 ? ledger_charged(path, 0) : 0;
 
     return bytes == UINT64_MAX ? 0 : bytes; /* no row yet */
+}
+
+/* Physical memory needs no context. */
+static CUresult prepare_physical(enum rule rule, struct frame *f)
+{
+    CUresult result;
+
+    f->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    f->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    f->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    f->bytes = 6 * MIB;
+    result = cuMemAddressReserve(&f->range, f->bytes, 0, 0, 0);
+    if (result != CUDA_SUCCESS || rule == RULE_CHARGE_PHYSICAL)
+        return result;
+    result = cuMemCreate(&f->handle, f->bytes, &f->prop, 0);
+    if (result != CUDA_SUCCESS || rule == RULE_RELEASE_PHYSICAL || rule == RULE_MAP_PHYSICAL ||
+        rule == RULE_EXPORT)
+        return result;
+    if (rule == RULE_IMPORT_PHYSICAL)
+        return cuMemExportToShareableHandle(&f->fd, f->handle,
+                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = cuMemMap(f->range, f->bytes, 0, f->handle, 0);
+    if (result == CUDA_SUCCESS)
+        result = cuMemRelease(f->handle);
+    return result;
+}
+
+/* Another process of the container that lets us open 8 MiB.  Forked before cuInit. */
+static bool start_exporter(struct frame *f)
+{
+    int ends[2];
+
+    if (pipe(ends) != 0)
+        return false;
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&f->context, 0, 0) == CUDA_SUCCESS &&
+            cuMemAlloc_v2(&f->pointer, 8 * MIB) == CUDA_SUCCESS &&
+            cuIpcGetMemHandle(&f->ipc, f->pointer) == CUDA_SUCCESS &&
+            write(ends[1], &f->ipc, sizeof(f->ipc)) == (ssize_t)sizeof(f->ipc))
+            pause();
+        _exit(1);
+    }
+    return read(ends[0], &f->ipc, sizeof(f->ipc)) == (ssize_t)sizeof(f->ipc);
 }
 
 static bool of_a_pool(enum rule rule)
@@ -192,13 +256,18 @@ static CUresult prepare_graph(enum rule rule, struct frame *f)
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
-    CUresult result = rule == RULE_INIT ? CUDA_SUCCESS : cuInit(0);
+    CUresult result;
 
+    if ((rule == RULE_IMPORT_OPEN || rule == RULE_IMPORT_CLOSE) && !start_exporter(f))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    result = rule == RULE_INIT ? CUDA_SUCCESS : cuInit(0);
     f->bytes = 5 * MIB + 3;
     f->rows = 10000;
     if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER ||
         rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
         return result;
+    if (rule >= RULE_CHARGE_PHYSICAL && rule <= RULE_IMPORT_PHYSICAL)
+        return prepare_physical(rule, f);
     if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
         result = cuDevicePrimaryCtxRetain(&f->context, 0);
         if (result == CUDA_SUCCESS)
@@ -207,8 +276,17 @@ static CUresult prepare(enum rule rule, struct frame *f)
         result = cuCtxCreate_v2(&f->context, 0, 0);
     }
     if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
-        rule == RULE_CHARGE_MANAGED || rule == RULE_VIEW_INFO)
+        rule == RULE_CHARGE_MANAGED || rule == RULE_VIEW_INFO || rule == RULE_IMPORT_OPEN)
         return result;
+    if (rule == RULE_IMPORT_CLOSE)
+        return cuIpcOpenMemHandle_v2(&f->opened, f->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (rule == RULE_CHARGE_EXTERNAL || rule == RULE_RELEASE_EXTERNAL) {
+        f->desc.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+        f->desc.handle.fd = dup(2);
+        f->desc.size = 6 * MIB;
+        return rule == RULE_CHARGE_EXTERNAL ? CUDA_SUCCESS
+                                            : cuImportExternalMemory(&f->external, &f->desc);
+    }
     if (rule == RULE_CHARGE_GRAPH || rule == RULE_GRAPH_INSTANTIATE || rule == RULE_GRAPH_SETTLE)
         return prepare_graph(rule, f);
     if (of_a_pool(rule))
@@ -216,6 +294,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
     result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
     if (result == CUDA_SUCCESS)
         result = cuMemAlloc(&f->old, (unsigned)(8 * MIB));
+    if (result == CUDA_SUCCESS && rule == RULE_EXPORT)
+        result = prepare_physical(rule, f);
     return result;
 }
 
@@ -235,6 +315,15 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_RELEASE:
     case RULE_RELEASE_ASYNC:
         return -(int64_t)(8 * MIB);
+    case RULE_CHARGE_PHYSICAL:
+        return (int64_t)f->bytes;
+    case RULE_CHARGE_EXTERNAL:
+        return (int64_t)(6 * MIB);
+    case RULE_RELEASE_EXTERNAL:
+        return -(int64_t)(6 * MIB);
+    case RULE_RELEASE_PHYSICAL:
+    case RULE_UNMAP_PHYSICAL:
+        return -(int64_t)f->bytes;
     case RULE_CONTEXT_CREATE:
     case RULE_PRIMARY_RETAIN:
         return (int64_t)CONTEXT;

@@ -17,6 +17,7 @@
 #define IMAGE_GPUS 4u
 #define IMAGE_SLOTS 8u
 #define IMAGE_EVENTS 16u
+#define IMAGE_EXPORTS 4u
 #define IMAGE_MIB (UINT64_C(1) << 20)
 #define IMAGE_UNITS(mib) ((uint64_t)(mib) * (IMAGE_MIB / VCAP_LF_UNIT_BYTES))
 #define IMAGE_OTHER_PIDNS UINT64_C(4242) /* no PID namespace has this inode: only locks decide */
@@ -26,6 +27,7 @@ struct image {
     struct vcap_lf_gpu gpus[IMAGE_GPUS];
     struct vcap_lf_slot slots[IMAGE_SLOTS];
     struct vcap_lf_cell cells[IMAGE_SLOTS][IMAGE_GPUS];
+    struct vcap_lf_export exports[IMAGE_EXPORTS];
     struct vcap_lf_event events[IMAGE_EVENTS];
 };
 
@@ -48,8 +50,9 @@ static inline void image_init(struct image *m)
     h->cell_offset = offsetof(struct image, cells);
     h->cell_stride = sizeof m->cells[0][0];
     h->cell_count = IMAGE_SLOTS * IMAGE_GPUS;
-    h->export_offset = offsetof(struct image, events);
-    h->export_stride = 64;
+    h->export_offset = offsetof(struct image, exports);
+    h->export_stride = sizeof m->exports[0];
+    h->export_count = IMAGE_EXPORTS;
     h->event_offset = offsetof(struct image, events);
     h->event_stride = sizeof m->events[0];
     h->event_count = IMAGE_EVENTS;

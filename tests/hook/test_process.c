@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/hook/lost_slot.h"
 #include "tests/hook/scenario.h"
 
 /* Runs body in a child; its value, or 128 + signal. */
@@ -104,60 +105,6 @@ static int exec_self_again(void)
 }
 
 /* ---- slots ---- */
-
-static bool write_state(int32_t slot, uint64_t word)
-{
-    struct vcap_lf_header header;
-    int fd = open(self.ledger, O_RDWR);
-    bool ok = fd >= 0 && read(fd, &header, sizeof(header)) == (ssize_t)sizeof(header) &&
-              pwrite(fd, &word, sizeof(word),
-                     (off_t)header.slot_offset + (off_t)slot * header.slot_stride) ==
-                  (ssize_t)sizeof(word);
-
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-static int32_t my_slot(void)
-{
-    struct vcap_snapshot s;
-    int32_t slot = -1;
-
-    if (!ledger_read(self.ledger, &s))
-        return -1;
-    for (uint32_t i = 0; i < s.process_count; i++)
-        if (s.processes[i].pid == (uint32_t)getpid())
-            slot = (int32_t)s.processes[i].slot;
-    vcap_snapshot_free(&s);
-    return slot;
-}
-
-/* The whole file's tables as they were before anybody charged: what a host that resets it leaves.
- */
-static bool forget_charges(int32_t slot)
-{
-    struct vcap_lf_header header;
-    struct vcap_lf_cell cell;
-    struct vcap_lf_gpu gpu;
-    int fd = open(self.ledger, O_RDWR);
-    bool ok = fd >= 0 && read(fd, &header, sizeof(header)) == (ssize_t)sizeof(header);
-
-    memset(&cell, 0, sizeof(cell));
-    for (uint32_t g = 0; ok && g < header.gpu_count; g++) {
-        off_t at =
-            (off_t)header.cell_offset + ((off_t)slot * header.gpu_count + g) * header.cell_stride;
-        off_t row = (off_t)header.gpu_offset + (off_t)g * header.gpu_stride;
-
-        ok = pwrite(fd, &cell, sizeof(cell), at) == (ssize_t)sizeof(cell) &&
-             pread(fd, &gpu, sizeof(gpu), row) == (ssize_t)sizeof(gpu);
-        gpu.total = 0;
-        ok = ok && pwrite(fd, &gpu, sizeof(gpu), row) == (ssize_t)sizeof(gpu);
-    }
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
 
 static int loses_its_slot_to(uint64_t word)
 {

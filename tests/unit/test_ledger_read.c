@@ -194,6 +194,7 @@ static void impossible_words_are_untrusted(void **state)
 {
     (void)state;
     image_process(&image, 2, 0, 100, "x");
+    image.exports[1].owner = image.exports[1].writer = vcap_lf_owner(1, 2);
     const struct image good = image;
     const struct {
         uint64_t *word;
@@ -218,6 +219,7 @@ static void impossible_words_are_untrusted(void **state)
         {&image.cells[2][0].peak_bytes, UINT64_MAX - 1, "impossible peak"},
         {&image.cells[2][0].imported_bytes, UINT64_MAX, "impossible import"},
         {&image.cells[2][0].overhead_bytes, UINT64_MAX - 1, "impossible overhead"},
+        {&image.exports[1].size, UINT64_MAX, "export 1: impossible size"},
     };
     assert_int_equal(read_image(), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -15,12 +15,13 @@ int cuInit(unsigned flags);
 int cuCtxGetCurrent(void **context);
 int cuCtxGetDevice(int *device);
 const struct seen *args_seen(void);
-long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c,
-                                  unsigned long d, unsigned long e, unsigned long f,
-                                  unsigned long g, unsigned long h, unsigned long i,
-                                  unsigned long j, double k, double l, double m, double n, double o,
-                                  double p, double q, double r, double s);
-unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d);
+long cuEGLStreamConsumerAcquireFrame(unsigned long a, unsigned long b, unsigned long c,
+                                     unsigned long d, unsigned long e, unsigned long f,
+                                     unsigned long g, unsigned long h, unsigned long i,
+                                     unsigned long j, double k, double l, double m, double n,
+                                     double o, double p, double q, double r, double s);
+unsigned long cuCheckpointProcessRestore(unsigned long a, unsigned long b, unsigned long c,
+                                         unsigned long d);
 
 static struct seen seen;
 
@@ -46,11 +47,11 @@ const struct seen *args_seen(void)
     return &seen;
 }
 
-long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned long c,
-                                  unsigned long d, unsigned long e, unsigned long f,
-                                  unsigned long g, unsigned long h, unsigned long i,
-                                  unsigned long j, double k, double l, double m, double n, double o,
-                                  double p, double q, double r, double s)
+long cuEGLStreamConsumerAcquireFrame(unsigned long a, unsigned long b, unsigned long c,
+                                     unsigned long d, unsigned long e, unsigned long f,
+                                     unsigned long g, unsigned long h, unsigned long i,
+                                     unsigned long j, double k, double l, double m, double n,
+                                     double o, double p, double q, double r, double s)
 {
     const unsigned long whole[] = {a, b, c, d, e, f, g, h, i, j};
     const double real[] = {k, l, m, n, o, p, q, r, s};
@@ -61,7 +62,8 @@ long cuGraphInstantiateWithParams(unsigned long a, unsigned long b, unsigned lon
     return -4242424242;
 }
 
-unsigned long cuMemCreate(unsigned long a, unsigned long b, unsigned long c, unsigned long d)
+unsigned long cuCheckpointProcessRestore(unsigned long a, unsigned long b, unsigned long c,
+                                         unsigned long d)
 {
     const unsigned long whole[] = {a, b, c, d};
 

@@ -134,9 +134,9 @@ static int args(void)
     many = (long (*)(unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
                      unsigned long, unsigned long, unsigned long, unsigned long, unsigned long,
                      double, double, double, double, double, double, double, double,
-                     double))(uintptr_t)dlsym(driver, "cuGraphInstantiateWithParams");
+                     double))(uintptr_t)dlsym(driver, "cuEGLStreamConsumerAcquireFrame");
     four = (unsigned long (*)(unsigned long, unsigned long, unsigned long, unsigned long))(
-        uintptr_t)dlsym(driver, "cuMemCreate");
+        uintptr_t)dlsym(driver, "cuCheckpointProcessRestore");
     CHECK(seen != NULL && many != NULL && four != NULL);
     CHECK(dladdr((void *)(uintptr_t)many, &where) != 0);
     CHECK(getenv("BARE") != NULL || strstr(where.dli_fname, "libvramcap.so") != NULL);
