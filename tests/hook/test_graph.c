@@ -64,7 +64,9 @@ static int a_captured_allocation_is_charged_at_its_launch(void)
     CHECK(nothing());
     OK(api.cuGraphLaunch(exec, stream));
     SAME(charged(0), 80 * MIB);
-    OK(api.cuGraphLaunch(exec, stream)); /* its memory is there already */
+    OK(api.cuGraphLaunch(exec,
+                         stream)); /* its memory is there already: nothing is trimmed for it */
+    SAME(journal_count("cuDeviceGraphMemTrim"), 0);
     OK(api.cuStreamSynchronize(stream));
     REFUSED(api.cuMemAlloc_v2(&more, 40 * MIB));
     SAME(more, 0x77);
@@ -239,7 +241,8 @@ static int a_failed_query_after_a_launch_is_made_up_for(void)
 }
 
 static const struct scenario scenarios[] = {
-    SCENARIO(a_captured_allocation_is_charged_at_its_launch, "VRAMCAP_MEMORY_MIB=100"),
+    SCENARIO(a_captured_allocation_is_charged_at_its_launch,
+             "VRAMCAP_MEMORY_MIB=100;VRAMCAP_SIM_JOURNAL=@/journal"),
     SCENARIO(a_node_above_the_room_is_refused_by_launch_and_upload, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(the_sum_of_nodes_is_no_bound, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(growth_without_room_is_booked_and_nothing_more_granted, "VRAMCAP_MEMORY_MIB=100"),

@@ -148,6 +148,48 @@ static int two_threads_settling_one_pool_leave_the_drivers_figure(void)
     return 0;
 }
 
+/*
+ * Some threads only settle, others grow the pool by what they have reserved, the first one watches: while
+ * nothing shrinks, the charge is never below what the card holds (which is read first).
+ */
+static void *grow_or_read(void *arg)
+{
+    cuuint64_t all = UINT64_MAX;
+    struct worker *w = arg;
+    bool grows = w->number != 0 && w->number % 2 == 0;
+    CUdeviceptr p;
+
+    w->failed = api.cuCtxSetCurrent(context) != CUDA_SUCCESS;
+    for (unsigned round = 0; round < w->rounds; round++) {
+        pthread_barrier_wait(&together);
+        if (grows)
+            w->failed |= api.cuMemAllocFromPoolAsync(&p, 2 * MIB, shared, NULL) != CUDA_SUCCESS;
+        for (int i = 0; w->number % 2 != 0 && i < 4; i++)
+            w->failed |= api.cuMemPoolSetAttribute(shared, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                                   &all) != CUDA_SUCCESS;
+        for (int i = 0; w->number == 0 && i < 100; i++) {
+            uint64_t card = sim_alloc_bytes(&self, 0);
+
+            if (charged(0) < card)
+                w->failed = 4;
+        }
+        pthread_barrier_wait(&together);
+        if (grows)
+            w->failed |= api.cuMemFreeAsync(p, NULL) != CUDA_SUCCESS;
+        pthread_barrier_wait(&together);
+        if (w->number == 0)
+            w->failed |= api.cuMemPoolTrimTo(shared, 0) != CUDA_SUCCESS;
+    }
+    return NULL;
+}
+
+static int a_late_reading_does_not_undo_growth(void)
+{
+    CHECK(prepare() == 0);
+    SAME(run(grow_or_read, 12), 0);
+    return 0;
+}
+
 /* Destroys pools while others settle all there are. */
 static void *destroy(void *arg)
 {
@@ -223,6 +265,10 @@ static void two_processes_fill_a_ceiling_exactly(void **state)
 static const struct scenario scenarios[] = {
     SCENARIO(threads_free_each_others_pointers, NULL),
     SCENARIO(two_threads_settling_one_pool_leave_the_drivers_figure, NULL),
+    /* the mode is set back between a reading and its booking: there the delay widens the race */
+    SCENARIO(a_late_reading_does_not_undo_growth,
+             "VRAMCAP_SIM_POOL_CHUNK_MIB=2;"
+             "VRAMCAP_SIM_DELAY_US=cuThreadExchangeStreamCaptureMode:3000"),
     SCENARIO(pools_are_destroyed_while_others_settle, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
     HIDDEN(fill, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
 };
