@@ -148,7 +148,7 @@ void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ord
         vcap_pool_get(handle); /* destroyed behind our back, or by a call that has not returned */
     if (stale != NULL) {
         take_out(stale);
-        orphaned(stale);
+        orphaned(stale); /* NOLINT(clang-analyzer-unix.Malloc): stale has a reference of its own */
         vcap_pool_put(stale);
     }
     if (fresh == NULL)
@@ -405,6 +405,7 @@ static void live_remove(struct vcap_pool *pool, uint64_t bytes)
 static CUresult undo(struct vcap_pool_call *call, CUdeviceptr pointer)
 {
     struct vcap_pool *pool = call->pool;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the caller has a reference until the call's end */
     CUdevice ordinal = pool->account.ordinal;
     struct vcap_relaxed r;
 
