@@ -136,7 +136,8 @@ enum vcap_lf_event_kind {
     VCAP_LF_EVENT_GAP = 6,         /* name = an entry point that is not accounted, first call */
     VCAP_LF_EVENT_ANOMALY = 7,     /* name = what; a number that would have gone wrong */
     VCAP_LF_EVENT_CONFIG = 8,      /* name = option; a value ignored or a host's word kept */
-    VCAP_LF_EVENT_NO_SLOT = 9      /* no free slot for a process */
+    VCAP_LF_EVENT_NO_SLOT = 9,     /* no free slot for a process */
+    VCAP_LF_EVENT_OVER = 10        /* booked above the ceiling: it could not be refused or undone */
 };
 
 struct vcap_lf_header {

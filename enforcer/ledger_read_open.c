@@ -164,6 +164,7 @@ const char *vcap_snapshot_event_name(uint32_t kind)
         [VCAP_LF_EVENT_ANOMALY] = "anomaly",
         [VCAP_LF_EVENT_CONFIG] = "config",
         [VCAP_LF_EVENT_NO_SLOT] = "no-slot",
+        [VCAP_LF_EVENT_OVER] = "over",
     };
     return kind < sizeof names / sizeof *names ? names[kind] : NULL;
 }

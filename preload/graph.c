@@ -203,7 +203,7 @@ static void say_over(CUdevice ordinal, unsigned row, uint64_t bytes)
 {
     struct vcap_ledger *l = &vcap_process.ledger;
     const struct vcap_device *device = vcap_device(ordinal);
-    struct vcap_event event = {.kind = VCAP_LF_EVENT_AUDIT,
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_OVER,
                                .gpu = device->gpu,
                                .bytes = bytes,
                                .held = vcap_ledger_held(l, device->gpu),

@@ -104,6 +104,10 @@ static void show_amounts(const struct vcap_snapshot_event *e)
     case VCAP_LF_EVENT_AUDIT:
         (void)printf(": %s MiB let through, container holds %s of %s", bytes, held, limit);
         break;
+    case VCAP_LF_EVENT_OVER:
+        (void)printf(": %s MiB booked above the ceiling, container holds %s of %s", bytes, held,
+                     limit);
+        break;
     case VCAP_LF_EVENT_DEVICE_FULL:
         (void)printf(": %s MiB, device full, container holds %s of %s", bytes, held, limit);
         break;

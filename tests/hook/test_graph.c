@@ -141,7 +141,7 @@ static int growth_without_room_is_booked_and_nothing_more_granted(void)
     OK(api.cuGraphLaunch(exec, stream));
     SAME(charged(0), 160 * MIB);
     CHECK(gpu_row(0).over);
-    CHECK(ledger_events(self.ledger, VCAP_LF_EVENT_AUDIT) == 1);
+    CHECK(ledger_events(self.ledger, VCAP_LF_EVENT_OVER) == 1);
     REFUSED(api.cuMemAlloc_v2(&more, MIB));
     /* field case HAMi-core 67: their pointers are freed by either free */
     OK(api.cuMemFree_v2(one));
