@@ -101,6 +101,9 @@ static const struct {
     {"GRAPH_SETTLE", "the device's graph pool is charged what it has reserved afterwards"},
     {"SYNCHRONIZE", "if this process freed to a pool since, its pools are charged what they have "
                     "reserved afterwards"},
+    {"CHARGE_ARRAY",
+     "charged before the call at an upper bound by format, dimensions, layers and levels"},
+    {"RELEASE_ARRAY", "the charge of the array and all its levels is released once it is freed"},
     {"CONTEXT_CREATE",
      "the context's own device memory is overhead, charged as `VRAMCAP_CONTEXT_MIB` says"},
     {"CONTEXT_DESTROY",

@@ -36,6 +36,12 @@ struct frame {
     size_t bytes, rows, pitch, free, total;
     unsigned old_pitch, old_free, old_total;
     CUcontext context;
+    CUarray array;
+    CUmipmappedArray mipmap;
+    CUDA_ARRAY_DESCRIPTOR flat; /* 1024 x 2048 floats in four ABIs */
+    CUDA_ARRAY_DESCRIPTOR_v1 old_flat;
+    CUDA_ARRAY3D_DESCRIPTOR box;
+    CUDA_ARRAY3D_DESCRIPTOR_v1 old_box;
     void *address;
     CUmemAllocationProp prop;
     CUmemGenericAllocationHandle handle, created;
@@ -65,6 +71,8 @@ enum rule {
     RULE_CHARGE_LINEAR,
     RULE_CHARGE_PITCHED,
     RULE_CHARGE_MANAGED,
+    RULE_CHARGE_ARRAY,
+    RULE_RELEASE_ARRAY,
     RULE_RELEASE,
     RULE_RELEASE_ASYNC,
     RULE_CHARGE_PHYSICAL,
@@ -253,6 +261,18 @@ static CUresult prepare_graph(enum rule rule, struct frame *f)
     return result;
 }
 
+static void describe(struct frame *f)
+{
+    f->flat.Width = f->old_flat.Width = 1024;
+    f->flat.Height = f->old_flat.Height = 2048;
+    f->flat.NumChannels = f->old_flat.NumChannels = 1;
+    f->flat.Format = f->old_flat.Format = CU_AD_FORMAT_FLOAT;
+    f->box.Width = f->old_box.Width = 1024;
+    f->box.Height = f->old_box.Height = 2048;
+    f->box.NumChannels = f->old_box.NumChannels = 1;
+    f->box.Format = f->old_box.Format = CU_AD_FORMAT_FLOAT;
+}
+
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
@@ -263,6 +283,7 @@ static CUresult prepare(enum rule rule, struct frame *f)
     result = rule == RULE_INIT ? CUDA_SUCCESS : cuInit(0);
     f->bytes = 5 * MIB + 3;
     f->rows = 10000;
+    describe(f);
     if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER ||
         rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
         return result;
@@ -276,7 +297,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
         result = cuCtxCreate_v2(&f->context, 0, 0);
     }
     if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
-        rule == RULE_CHARGE_MANAGED || rule == RULE_VIEW_INFO || rule == RULE_IMPORT_OPEN)
+        rule == RULE_CHARGE_MANAGED || rule == RULE_CHARGE_ARRAY || rule == RULE_VIEW_INFO ||
+        rule == RULE_IMPORT_OPEN)
         return result;
     if (rule == RULE_IMPORT_CLOSE)
         return cuIpcOpenMemHandle_v2(&f->opened, f->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -291,6 +313,10 @@ static CUresult prepare(enum rule rule, struct frame *f)
         return prepare_graph(rule, f);
     if (of_a_pool(rule))
         return prepare_pool(rule, f);
+    if (rule == RULE_RELEASE_ARRAY) {
+        result = cuArrayCreate_v2(&f->array, &f->flat);
+        return result != CUDA_SUCCESS ? result : cuMipmappedArrayCreate(&f->mipmap, &f->box, 1);
+    }
     result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
     if (result == CUDA_SUCCESS)
         result = cuMemAlloc(&f->old, (unsigned)(8 * MIB));
@@ -312,6 +338,9 @@ static int64_t expected(enum rule rule, const struct frame *f)
         return whole_pages(f->bytes);
     case RULE_CHARGE_PITCHED:
         return whole_pages((f->pitch != 0 ? f->pitch : f->old_pitch) * f->rows);
+    case RULE_CHARGE_ARRAY: /* a mipmap of two levels, a quarter more */
+        return (int64_t)((f->mipmap != NULL ? 10 : 8) * MIB);
+    case RULE_RELEASE_ARRAY:
     case RULE_RELEASE:
     case RULE_RELEASE_ASYNC:
         return -(int64_t)(8 * MIB);
