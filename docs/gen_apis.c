@@ -103,6 +103,9 @@ static const struct {
                     "reserved afterwards"},
     {"CHARGE_ARRAY",
      "charged before the call at an upper bound by format, dimensions, layers and levels"},
+    {"CHARGE_LIMIT",
+     "the increase over the context's own value is charged before the call and settled "
+     "by what the driver set; growth of stacks at a launch is not seen"},
     {"RELEASE_ARRAY", "the charge of the array and all its levels is released once it is freed"},
     {"CONTEXT_CREATE",
      "the context's own device memory is overhead, charged as `VRAMCAP_CONTEXT_MIB` says"},

@@ -13,6 +13,7 @@
 
 #include "enforcer/log.h"
 #include "preload/charge.h"
+#include "preload/limits.h"
 #include "preload/live.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -107,6 +108,18 @@ void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_k
         vcap_overhead_release(&vcap_process.device[ordinal], overhead);
 }
 
+bool vcap_context_is_primary(CUcontext context)
+{
+    const struct context *c;
+    bool primary;
+
+    pthread_mutex_lock(&lock);
+    c = find(context);
+    primary = c == NULL || c->kind != VCAP_CONTEXT_CREATED;
+    pthread_mutex_unlock(&lock);
+    return primary;
+}
+
 bool vcap_primary_is_known(CUdevice ordinal)
 {
     const struct context *c, *next;
@@ -163,20 +176,12 @@ struct going {
 static bool belongs(const struct vcap_live *record, void *arg)
 {
     const struct going *going = arg;
-    const struct context *c;
-    bool primary;
 
     if (record->context == NULL) /* memory of a pool, physical memory: no context's */
         return false;
     if (going->context != NULL)
         return record->context == going->context;
-    if (record->device != (uint32_t)going->ordinal)
-        return false;
-    pthread_mutex_lock(&lock);
-    c = find(record->context);
-    primary = c == NULL || c->kind == VCAP_CONTEXT_PRIMARY;
-    pthread_mutex_unlock(&lock);
-    return primary;
+    return record->device == (uint32_t)going->ordinal && vcap_context_is_primary(record->context);
 }
 
 static void freed(const struct vcap_live *record, void *arg)
@@ -217,6 +222,7 @@ void vcap_context_gone(CUcontext context, uint64_t before)
     const struct context *c;
 
     vcap_live_sweep(before, belongs, freed, &going);
+    vcap_limits_gone(context, -1, before);
     pthread_mutex_lock(&lock);
     c = find(context);
     going.ordinal = c == NULL ? 0 : c->ordinal;
@@ -230,6 +236,7 @@ void vcap_primary_gone(CUdevice ordinal, uint64_t before, bool keeps_context)
     struct going going = {.context = NULL, .ordinal = ordinal};
 
     vcap_live_sweep(before, belongs, freed, &going);
+    vcap_limits_gone(NULL, ordinal, before);
     if (!keeps_context)
         remove_entry(&going, before);
 }

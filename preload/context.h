@@ -27,6 +27,10 @@ uint64_t vcap_context_cost(void);
 void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind,
                         uint64_t overhead);
 
+/* Does what is allocated in this context go with its device's primary one?  True also for a context that
+ * is not known. */
+bool vcap_context_is_primary(CUcontext context);
+
 /* Is there an entry for a device's primary context? */
 bool vcap_primary_is_known(CUdevice ordinal);
 

@@ -55,6 +55,8 @@ _Static_assert(sizeof(struct vcap_real) == VCAP_ROWS * sizeof(void *), "one poin
 struct vcap_own {
     PFN_cuCtxGetCurrent_v4000 cuCtxGetCurrent;
     PFN_cuCtxGetDevice_v2000 cuCtxGetDevice;
+    PFN_cuCtxGetLimit_v3010 cuCtxGetLimit;
+    PFN_cuDeviceGetAttribute_v2000 cuDeviceGetAttribute;
     PFN_cuDeviceGetUuid_v9020 cuDeviceGetUuid;
     PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid_v2;
     PFN_cuDevicePrimaryCtxGetState_v7000 cuDevicePrimaryCtxGetState;

@@ -21,6 +21,7 @@
 #include "preload/charge.h"
 #include "preload/context.h"
 #include "preload/graph.h"
+#include "preload/limits.h"
 #include "preload/pool.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
@@ -197,6 +198,7 @@ static enum vcap_mode set_up(void)
         vcap_live_forget();
         vcap_context_forget();
         vcap_primaries_forget();
+        vcap_limits_forget();
         vcap_accounts_forget();
         vcap_pools_forget();
         vcap_graphs_forget();

@@ -66,6 +66,8 @@ static void bind_rows(const struct link_map *driver)
 #define OWN(name) vcap_own.name = (__typeof__(vcap_own.name))driver_symbol(driver, #name)
     OWN(cuCtxGetCurrent);
     OWN(cuCtxGetDevice);
+    OWN(cuCtxGetLimit);
+    OWN(cuDeviceGetAttribute);
     OWN(cuDeviceGetUuid);
     OWN(cuDeviceGetUuid_v2);
     OWN(cuDevicePrimaryCtxGetState);

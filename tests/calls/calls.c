@@ -72,6 +72,7 @@ enum rule {
     RULE_CHARGE_PITCHED,
     RULE_CHARGE_MANAGED,
     RULE_CHARGE_ARRAY,
+    RULE_CHARGE_LIMIT,
     RULE_RELEASE_ARRAY,
     RULE_RELEASE,
     RULE_RELEASE_ASYNC,
@@ -296,9 +297,11 @@ static CUresult prepare(enum rule rule, struct frame *f)
     } else {
         result = cuCtxCreate_v2(&f->context, 0, 0);
     }
+    if (result == CUDA_SUCCESS && rule == RULE_CHARGE_LIMIT)
+        result = cuCtxGetLimit(&f->bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
     if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
-        rule == RULE_CHARGE_MANAGED || rule == RULE_CHARGE_ARRAY || rule == RULE_VIEW_INFO ||
-        rule == RULE_IMPORT_OPEN)
+        rule == RULE_CHARGE_MANAGED || rule == RULE_CHARGE_ARRAY || rule == RULE_CHARGE_LIMIT ||
+        rule == RULE_VIEW_INFO || rule == RULE_IMPORT_OPEN)
         return result;
     if (rule == RULE_IMPORT_CLOSE)
         return cuIpcOpenMemHandle_v2(&f->opened, f->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -340,6 +343,8 @@ static int64_t expected(enum rule rule, const struct frame *f)
         return whole_pages((f->pitch != 0 ? f->pitch : f->old_pitch) * f->rows);
     case RULE_CHARGE_ARRAY: /* a mipmap of two levels, a quarter more */
         return (int64_t)((f->mipmap != NULL ? 10 : 8) * MIB);
+    case RULE_CHARGE_LIMIT:
+        return (int64_t)(100 * MIB) - whole_pages(f->bytes);
     case RULE_RELEASE_ARRAY:
     case RULE_RELEASE:
     case RULE_RELEASE_ASYNC:

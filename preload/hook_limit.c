@@ -1,0 +1,296 @@
+/*
+ * Limits of a context that take device memory.  Invariants:
+ *   - what a context came with is its overhead and charges nothing; charged is what a limit costs beyond
+ *     the value that it had when it was first set through us;
+ *   - an increase is charged before the driver is asked, and settled by what cuCtxGetLimit says then
+ *     (the driver may round, clamp or refuse); one that the ceiling has no room for leaves the old
+ *     value in force;
+ *   - a reading is booked downwards only if no call on that limit was under way meanwhile: two threads
+ *     may set one limit at once, and a stale reading must not release what the later one reserved.
+ * Not seen: the driver raises the stack by itself at the launch of a kernel that needs more.
+ */
+#include "preload/limits.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "enforcer/rules.h"
+#include "preload/account.h"
+#include "preload/charge.h"
+#include "preload/context.h"
+#include "preload/live.h"
+
+#define PRICED 5 /* CU_LIMIT_STACK_SIZE .. CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT */
+
+struct limit {
+    struct vcap_account account;
+    bool known;
+    uint64_t initial;  /* the value before it was first set */
+    uint32_t calls;    /* under way */
+    uint64_t sequence; /* raised before and after each driver call that sets it */
+};
+
+struct limits {
+    struct limits *next;
+    CUcontext context;
+    CUdevice ordinal;
+    bool primary;
+    bool gone;      /* out of the list; freed by the last call under way */
+    uint32_t users; /* calls under way on any limit */
+    uint64_t birth;
+    uint64_t threads; /* resident on this device at most */
+    struct limit limit[PRICED];
+};
+
+/* Held over ledger operations, never over a driver call; accounts and slot renewal are below it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct limits *all;
+
+void vcap_limits_forget(void)
+{
+    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+    memcpy(&lock, &fresh, sizeof(fresh));
+    all = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
+}
+
+static uint64_t cost(const struct limits *l, CUlimit limit, uint64_t value)
+{
+    switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+        return vcap_rule_stack(value, l->threads);
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+        return vcap_rule_sync_depth(value);
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+        return vcap_rule_pending_launches(value);
+    default: /* the FIFO of printf, the heap */
+        return vcap_rule_linear(value);
+    }
+}
+
+/* What a value costs beyond the initial one. */
+static uint64_t increase(const struct limits *l, CUlimit limit, uint64_t value)
+{
+    uint64_t now = cost(l, limit, value), then = cost(l, limit, l->limit[limit].initial);
+
+    return now > then ? now - then : 0;
+}
+
+static uint64_t attribute(CUdevice ordinal, CUdevice_attribute which)
+{
+    int value = 0;
+
+    if (vcap_own.cuDeviceGetAttribute == NULL ||
+        vcap_own.cuDeviceGetAttribute(&value, which, ordinal) != CUDA_SUCCESS || value <= 0)
+        return 0;
+    return (uint64_t)value;
+}
+
+static struct limits *find(CUcontext context)
+{
+    struct limits *l = all;
+
+    while (l != NULL && l->context != context)
+        l = l->next;
+    return l;
+}
+
+/* The context's entry, made if there is none, with one more user; NULL: no memory for it. */
+static struct limits *enter(CUcontext context, CUdevice ordinal)
+{
+    struct limits *l, *fresh;
+    uint64_t threads;
+
+    pthread_mutex_lock(&lock);
+    l = find(context);
+    if (l != NULL)
+        l->users++;
+    pthread_mutex_unlock(&lock);
+    if (l != NULL)
+        return l;
+    threads = vcap_multiply(attribute(ordinal, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+                            attribute(ordinal, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
+    fresh = calloc(1, sizeof(*fresh));
+    pthread_mutex_lock(&lock);
+    l = find(context);
+    if (l == NULL && fresh != NULL) {
+        l = fresh;
+        fresh = NULL;
+        l->context = context;
+        l->ordinal = ordinal;
+        l->primary = vcap_context_is_primary(context);
+        l->birth = vcap_live_sweep_number();
+        l->threads = threads != 0 ? threads : VCAP_THREADS_MOST;
+        for (unsigned i = 0; i < PRICED; i++)
+            l->limit[i].account.ordinal = ordinal;
+        l->next = all;
+        all = l;
+    }
+    if (l != NULL)
+        l->users++;
+    pthread_mutex_unlock(&lock);
+    free(fresh);
+    return l;
+}
+
+/* The context is gone: what it held is given back.  The lock is held. */
+static void clear(struct limits *l)
+{
+    for (unsigned i = 0; i < PRICED; i++)
+        vcap_account_set(&l->limit[i].account, VCAP_ROW_cuCtxSetLimit, 0, true);
+}
+
+/* One user less; the lock is held. */
+static void leave(struct limits *l)
+{
+    if (--l->users == 0 && l->gone) {
+        clear(l);
+        free(l);
+    }
+}
+
+void vcap_limits_gone(CUcontext context, CUdevice ordinal, uint64_t before)
+{
+    struct limits **at, *l;
+
+    pthread_mutex_lock(&lock);
+    for (at = &all; (l = *at) != NULL;) {
+        bool it = context != NULL ? l->context == context : l->primary && l->ordinal == ordinal;
+
+        if (!it || l->birth >= before) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        l->gone = true;
+        clear(l);
+        l->users++;
+        leave(l);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Reserves what a new value costs more than is charged for the limit now. */
+static CUresult reserve(struct limits *l, CUlimit limit, uint64_t present, uint64_t value)
+{
+    struct limit *entry = &l->limit[limit];
+    CUresult result = CUDA_SUCCESS;
+    uint64_t wanted;
+
+    pthread_mutex_lock(&lock);
+    if (!entry->known) {
+        entry->known = true;
+        entry->initial = present;
+    }
+    wanted = increase(l, limit, value);
+    if (!l->gone && wanted > entry->account.bytes)
+        result = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, wanted, false);
+    entry->calls += result == CUDA_SUCCESS;
+    entry->sequence++;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/*
+ * Ends a call by booking what the driver says.  False: that is more than there is room for (never with
+ * force); the charge is as before and the call has not ended.
+ */
+static bool settle(struct limits *l, CUlimit limit, bool force)
+{
+    struct limit *entry = &l->limit[limit];
+
+    for (int tries = 0;; tries++) {
+        uint64_t seen, is;
+        size_t value = 0;
+        bool read, alone, still;
+
+        pthread_mutex_lock(&lock);
+        seen = entry->sequence;
+        pthread_mutex_unlock(&lock);
+        read = vcap_own.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS;
+        pthread_mutex_lock(&lock);
+        is = increase(l, limit, value);
+        alone = entry->calls == 1;
+        still = entry->sequence == seen;
+        if (read && alone && !still && tries < 8) { /* somebody else ended in between: once more */
+            pthread_mutex_unlock(&lock);
+            continue;
+        }
+        if (read && !l->gone && (is > entry->account.bytes || (alone && still)) &&
+            vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, is, force) != CUDA_SUCCESS) {
+            pthread_mutex_unlock(&lock);
+            return false;
+        }
+        entry->calls--;
+        pthread_mutex_unlock(&lock);
+        return true;
+    }
+}
+
+static CUresult ask(struct limits *l, CUlimit limit, size_t value)
+{
+    CUresult result = real.cuCtxSetLimit(limit, value);
+
+    pthread_mutex_lock(&lock);
+    l->limit[limit].sequence++;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static CUresult set(struct limits *l, CUlimit limit, size_t value)
+{
+    size_t present = 0;
+    CUresult result;
+
+    if (vcap_own.cuCtxGetLimit(&present, limit) != CUDA_SUCCESS)
+        return real.cuCtxSetLimit(limit, value); /* this device does not have the limit */
+    result = reserve(l, limit, present, value);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ask(l, limit, value);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        vcap_device_full(vcap_device(l->ordinal), l->ordinal, VCAP_ROW_cuCtxSetLimit,
+                         increase(l, limit, value));
+    if (!settle(l, limit, false)) { /* the driver rounded up to more than there is room for */
+        ask(l, limit, present);
+        settle(l, limit, true);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    CUcontext context = NULL;
+    CUdevice ordinal = -1;
+    struct limits *l;
+    CUresult result;
+
+    VCAP_ENTER(cuCtxSetLimit, (limit, value));
+    if ((unsigned)limit >= PRICED || vcap_own.cuCtxGetLimit == NULL ||
+        vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL ||
+        vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL ||
+        vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
+        return real.cuCtxSetLimit(limit, value);
+    if (vcap_mode_now() == VCAP_MODE_DENY) {
+        size_t present = 0;
+
+        return vcap_own.cuCtxGetLimit(&present, limit) == CUDA_SUCCESS && value > present
+                   ? vcap_deny(VCAP_ROW_cuCtxSetLimit)
+                   : real.cuCtxSetLimit(limit, value);
+    }
+    if (vcap_device(ordinal) == NULL)
+        return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW
+                   ? real.cuCtxSetLimit(limit, value)
+                   : vcap_deny(VCAP_ROW_cuCtxSetLimit);
+    vcap_context_met(context, ordinal);
+    l = enter(context, ordinal);
+    if (l == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = set(l, limit, value);
+    pthread_mutex_lock(&lock);
+    leave(l);
+    pthread_mutex_unlock(&lock);
+    return result;
+}

@@ -1,0 +1,223 @@
+/*
+ * cuCtxSetLimit: what a limit takes beyond the context's own value is charged, refused beyond the ceiling
+ * with the old value left in force, and given back with the context.
+ */
+#include "tests/hook/scenario.h"
+
+#include <pthread.h>
+
+static uint64_t threads(void)
+{
+    int processors = 0, each = 0;
+
+    api.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0);
+    api.cuDeviceGetAttribute(&each, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0);
+    return (uint64_t)processors * (uint64_t)each;
+}
+
+static size_t value_of(CUlimit limit)
+{
+    size_t value = SIZE_MAX;
+
+    api.cuCtxGetLimit(&value, limit);
+    return value;
+}
+
+static int a_stack_is_charged_for_all_resident_threads(void)
+{
+    size_t before;
+
+    OK(begin(0));
+    CHECK(threads() != 0);
+    before = value_of(CU_LIMIT_STACK_SIZE);
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 1024));
+    SAME(charged(0), cost((before + 1024) * threads()) - cost(before * threads()));
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 2048));
+    SAME(charged(0), cost((before + 2048) * threads()) - cost(before * threads()));
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before));
+    SAME(charged(0), 0);
+    return 0;
+}
+
+static int four_gib_do_not_pass_through_a_stack(void)
+{
+    size_t before;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE);
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 16384));
+    SAME(value_of(CU_LIMIT_STACK_SIZE), before);
+    SAME(charged(0), 0);
+    SAME(gpu_row(0).refusals, 1);
+    SAME(journal_count("cuCtxSetLimit"), 0);
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, SIZE_MAX));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, SIZE_MAX));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, SIZE_MAX));
+    SAME(charged(0), 0);
+    return 0;
+}
+
+static int heap_and_fifo_are_charged_together(void)
+{
+    uint64_t heap, fifo;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
+    fifo = cost(value_of(CU_LIMIT_PRINTF_FIFO_SIZE));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
+    OK(api.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 300 * MIB));
+    SAME(charged(0), 800 * MIB - heap - fifo);
+    REFUSED(api.cuMemAlloc_v2(&pointer, 300 * MIB));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 900 * MIB));
+    SAME(value_of(CU_LIMIT_MALLOC_HEAP_SIZE), 500 * MIB);
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 100 * MIB));
+    SAME(charged(0), 400 * MIB - heap - fifo);
+    OK(api.cuMemAlloc_v2(&pointer, 300 * MIB));
+    return 0;
+}
+
+static int launches_of_the_device_runtime_are_charged(void)
+{
+    size_t depth, launches;
+
+    OK(begin(0));
+    depth = value_of(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH);
+    launches = value_of(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
+    OK(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, launches + 65536));
+    CHECK(charged(0) >= 512 * MIB);
+    OK(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, launches));
+    SAME(charged(0), 0);
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, depth + 8));
+    SAME(value_of(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH), depth);
+    return 0;
+}
+
+static int limits_that_take_no_memory_pass(void)
+{
+    OK(begin(0));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 128));
+    OK(api.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, SIZE_MAX));
+    SAME(value_of(CU_LIMIT_MAX_L2_FETCH_GRANULARITY), 128);
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MAX, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    GIVES(api.cuCtxSetLimit((CUlimit)-1, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    SAME(journal_count("cuCtxGetLimit"), 1);
+    return 0;
+}
+
+static int without_a_context_the_driver_answers(void)
+{
+    OK(api.cuInit(0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, SIZE_MAX), CUDA_ERROR_INVALID_CONTEXT);
+    return 0;
+}
+
+static int a_driver_that_fails_changes_no_charge(void)
+{
+    OK(begin(0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB), CUDA_ERROR_INVALID_VALUE);
+    SAME(charged(0), 0);
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 900 * MIB), 2);
+    CHECK(charged(0) <= 500 * MIB && charged(0) >= 480 * MIB);
+    SAME(gpu_row(0).refusals, 0);
+    return 0;
+}
+
+static int a_failed_reading_keeps_the_higher_figure(void)
+{
+    OK(begin(0));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE,
+                         500 * MIB)); /* readings 1 and 2, the latter bad */
+    CHECK(charged(0) >= 480 * MIB);
+    return 0;
+}
+
+static int destroying_a_context_gives_its_limits_back(void)
+{
+    CUcontext first, second, primary;
+    uint64_t heap;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&first, 0, 0));
+    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
+    OK(api.cuCtxCreate_v2(&second, 0, 0));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 300 * MIB));
+    SAME(charged(0), 800 * MIB - 2 * heap);
+    OK(api.cuCtxDestroy_v2(first));
+    SAME(charged(0), 300 * MIB - heap);
+    OK(api.cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(api.cuCtxPushCurrent_v2(primary));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 600 * MIB));
+    SAME(charged(0), 900 * MIB - 2 * heap);
+    OK(api.cuDevicePrimaryCtxReset_v2(0));
+    SAME(charged(0), 300 * MIB - heap);
+    OK(api.cuCtxDestroy_v2(second));
+    SAME(charged(0), 0);
+    return 0;
+}
+
+static CUcontext shared;
+
+static void *many_settings(void *arg)
+{
+    size_t mine = (size_t)(uintptr_t)arg * 20 * MIB;
+
+    api.cuCtxSetCurrent(shared);
+    for (unsigned i = 0; i < 300; i++)
+        if (api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, mine + i % 7 * 2 * MIB) != CUDA_SUCCESS)
+            return arg;
+    return NULL;
+}
+
+static int threads_that_set_one_limit_end_at_what_the_driver_says(void)
+{
+    pthread_t thread[4];
+    uint64_t heap;
+    void *failed;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&shared, 0, 0));
+    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
+    for (uintptr_t i = 0; i < 4; i++)
+        CHECK(pthread_create(&thread[i], NULL, many_settings, (void *)(i + 1)) == 0);
+    for (unsigned i = 0; i < 4; i++) {
+        pthread_join(thread[i], &failed);
+        CHECK(failed == NULL);
+    }
+    SAME(charged(0), cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE)) - heap);
+    OK(api.cuCtxDestroy_v2(shared));
+    SAME(charged(0), 0);
+    return 0;
+}
+
+static int an_unusable_configuration_denies_increases_only(void)
+{
+    OK(begin(0));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 0));
+    return 0;
+}
+
+#define JOURNAL "VRAMCAP_SIM_JOURNAL=@/journal"
+
+static const struct scenario scenarios[] = {
+    SCENARIO(a_stack_is_charged_for_all_resident_threads, NULL),
+    SCENARIO(four_gib_do_not_pass_through_a_stack, JOURNAL),
+    SCENARIO(heap_and_fifo_are_charged_together, NULL),
+    SCENARIO(launches_of_the_device_runtime_are_charged, NULL),
+    SCENARIO(limits_that_take_no_memory_pass, JOURNAL),
+    SCENARIO(without_a_context_the_driver_answers, NULL),
+    SCENARIO(a_driver_that_fails_changes_no_charge,
+             "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:1,cuCtxSetLimit:3:2"),
+    SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
+    SCENARIO(destroying_a_context_gives_its_limits_back, NULL),
+    SCENARIO(threads_that_set_one_limit_end_at_what_the_driver_says, NULL),
+    SCENARIO(an_unusable_configuration_denies_increases_only, "VRAMCAP_MEMORY_MIB=nonsense"),
+};
+
+int main(int argc, char **argv)
+{
+    return SCENARIO_MAIN(argc, argv, scenarios, NULL, 0);
+}
