@@ -117,6 +117,9 @@ static const struct {
     {"PRIMARY_RESET", "what was allocated in the primary context is released"},
     {"VIEW_INFO", "total is at most the ceiling, free at most what the ceiling leaves"},
     {"VIEW_TOTAL", "total is at most the ceiling"},
+    {"VIEW_NVML",
+     "under a ceiling below the card's size, total is the ceiling, free what it leaves, "
+     "used their difference; otherwise NVML's own figures"},
 };
 
 static const char *words_of(const char *rule)

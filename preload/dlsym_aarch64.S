@@ -8,15 +8,26 @@ dlsym:
     cbz x1, 1f
     ldrb w9, [x1]
     cmp w9, #'c'
-    b.ne 1f
+    b.ne 4f
     ldrb w9, [x1, #1]
     cmp w9, #'u'
     b.ne 1f
-    add x9, x0, #1
+5:  add x9, x0, #1
     cmp x9, #1
     b.ls 1f
     mov x2, x30
     b vcap_dlsym
+4:  cmp w9, #'n'
+    b.ne 1f
+    ldrb w9, [x1, #1]
+    cmp w9, #'v'
+    b.ne 1f
+    ldrb w9, [x1, #2]
+    cmp w9, #'m'
+    b.ne 1f
+    ldrb w9, [x1, #3]
+    cmp w9, #'l'
+    b.eq 5b
 1:  adrp x16, vcap_libc_dlsym
     ldr x16, [x16, #:lo12:vcap_libc_dlsym]
     cbz x16, 2f

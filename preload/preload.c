@@ -107,9 +107,9 @@ static int host_word(char *why, size_t why_size)
     return rc;
 }
 
-/* The host's word beats the environment's: what would loosen it is set back, with one line for all.
- */
-static void obey_host(struct vcap_config *config, bool audit)
+/* The host's word beats the environment's: what would loosen it is set back, with one line for all, unless
+ * quiet. */
+static void obey_host(struct vcap_config *config, bool audit, bool quiet)
 {
     enum vcap_enable enable = audit ? VCAP_ENABLE_AUDIT : VCAP_ENABLE_ENFORCE;
     char ignored[160] = "";
@@ -129,7 +129,7 @@ static void obey_host(struct vcap_config *config, bool audit)
     for (size_t i = 0; i < sizeof(option) / sizeof(option[0]); i++)
         if (option[i].set)
             at += (size_t)snprintf(ignored + at, sizeof(ignored) - at, "%s", option[i].name);
-    if (at != 0)
+    if (at != 0 && !quiet)
         vcap_log(VCAP_LOG_WARN, "the host made %s; ignored from the environment:%s",
                  VCAP_LEDGER_HOST_PATH, ignored);
     config->ledger[0] = 0;
@@ -138,34 +138,53 @@ static void obey_host(struct vcap_config *config, bool audit)
     config->managed = VCAP_MANAGED_CHARGE;
 }
 
-/* Which file, and what may be done about it. */
+/*
+ * Which file, and what may be done about it (*what).  key: demanded of it, empty if none.  -errno: no key
+ * can be had for this container.
+ */
+static int ledger_place(const struct vcap_config *config, char path[VCAP_LEDGER_PATH_MAX],
+                        char key[VCAP_KEY_MAX], uint32_t *what)
+{
+    struct stat st;
+    int rc;
+
+    key[0] = 0;
+    *what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
+    if (config->ledger[0] != 0) {
+        snprintf(path, VCAP_LEDGER_PATH_MAX, "%s", config->ledger);
+        return 0;
+    }
+    if (vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        snprintf(path, VCAP_LEDGER_PATH_MAX, "%s", VCAP_LEDGER_HOST_PATH);
+        *what = VCAP_OPEN_CLAIM;
+        return 0;
+    }
+    rc = vcap_key_compute("/proc", "/sys/fs/cgroup", key);
+    if (rc < 0)
+        return rc;
+    snprintf(path, VCAP_LEDGER_PATH_MAX, "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
+    *what |= VCAP_OPEN_RENEW;
+    return 0;
+}
+
 static int open_ledger(char *why, size_t why_size)
 {
     struct vcap_config *config = &vcap_process.config;
     enum vcap_lf_mode mode =
         config->enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
-    const char *path = config->ledger, *wanted = NULL;
-    char own[sizeof(VCAP_LEDGER_SHM_PREFIX) + VCAP_KEY_MAX], key[VCAP_KEY_MAX], reason[160];
-    uint32_t what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
-    struct stat st;
-    int rc;
+    char path[VCAP_LEDGER_PATH_MAX], key[VCAP_KEY_MAX], reason[160];
+    const char *wanted = key;
+    uint32_t what;
+    int rc = ledger_place(config, path, key, &what);
 
-    if (path[0] == 0 && vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) == 0) {
-        path = VCAP_LEDGER_HOST_PATH;
-        what = VCAP_OPEN_CLAIM;
-    } else if (path[0] == 0) {
-        rc = vcap_key_compute("/proc", "/sys/fs/cgroup", key);
-        if (rc < 0) {
-            snprintf(why, why_size,
-                     "ledger: /proc gives no key for this container (%s); set VRAMCAP_LEDGER",
-                     strerror(-rc));
-            return rc;
-        }
-        snprintf(own, sizeof(own), "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
-        path = own;
-        wanted = key;
-        what |= VCAP_OPEN_RENEW;
+    if (rc < 0) {
+        snprintf(why, why_size,
+                 "ledger: /proc gives no key for this container (%s); set VRAMCAP_LEDGER",
+                 strerror(-rc));
+        return rc;
     }
+    if (key[0] == 0)
+        wanted = NULL;
     rc = vcap_ledger_open(&vcap_process.ledger, path, wanted, what, mode, reason, sizeof(reason));
     if (rc != 0)
         snprintf(why, why_size, "ledger %s: %s; %s", path, reason,
@@ -215,7 +234,7 @@ static enum vcap_mode set_up(void)
     }
     host = host_word(reason, sizeof(reason));
     if (host != 0)
-        obey_host(config, host == 2);
+        obey_host(config, host == 2, false);
     if (host < 0) {
         snprintf(why, sizeof(why), "ledger %s: %s; the host must replace it", VCAP_LEDGER_HOST_PATH,
                  reason);
@@ -231,6 +250,26 @@ static enum vcap_mode set_up(void)
     if (open_ledger(why, sizeof(why)) != 0)
         return failed(why);
     return mode_of(config);
+}
+
+bool vcap_outlook(struct vcap_outlook *outlook)
+{
+    struct vcap_config *config = &outlook->config;
+    char why[VCAP_LEDGER_PATH_MAX + 256];
+    uint32_t what;
+    int error = vcap_config_read(config, vcap_config_getenv, NULL, why, sizeof(why)), host;
+
+    host = host_word(why, sizeof(why));
+    if (host < 0)
+        return false;
+    if (host != 0)
+        obey_host(config, host == 2, true);
+    if (error != 0 || config->enable != VCAP_ENABLE_ENFORCE ||
+        (host == 0 && !config->memory_set && !config->mps_set))
+        return false;
+    if (ledger_place(config, outlook->path, outlook->key, &what) != 0)
+        outlook->path[0] = outlook->key[0] = 0;
+    return true;
 }
 
 enum vcap_mode vcap_start(void)

@@ -10,9 +10,11 @@
 
 #include "enforcer/config.h"
 #include "enforcer/ledger.h"
+#include "enforcer/ledger_path.h"
 #include "preload/cuda_api.h"
 
 enum vcap_mode {
+    VCAP_MODE_UNKNOWN = 0, /* not started: vcap_mode_if_started only */
     VCAP_MODE_PASSIVE = 1, /* everything goes straight to the driver */
     VCAP_MODE_ENFORCE,
     VCAP_MODE_AUDIT, /* booked, never refused */
@@ -54,6 +56,27 @@ static inline enum vcap_mode vcap_mode_now(void)
         return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
     return vcap_start();
 }
+
+/* The same without starting anything. */
+static inline enum vcap_mode vcap_mode_if_started(void)
+{
+    const uint32_t *word = __atomic_load_n(&vcap_ready_word, __ATOMIC_ACQUIRE);
+
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != 1)
+        return VCAP_MODE_UNKNOWN;
+    return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
+}
+
+/*
+ * What vcap_start would find, without a slot, a file or a word: for processes that only ask NVML.  False:
+ * no ceiling would be enforced, or nothing can be known.
+ */
+struct vcap_outlook {
+    struct vcap_config config;
+    char path[VCAP_LEDGER_PATH_MAX]; /* of the ledger; empty: none can be named */
+    char key[VCAP_KEY_MAX];          /* demanded of it; empty: none */
+};
+bool vcap_outlook(struct vcap_outlook *outlook);
 
 /* A device by ordinal, made ready on first use; NULL: the driver does not know it, or (after one
  * line) its row in the ledger cannot be had. */

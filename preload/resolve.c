@@ -14,6 +14,7 @@
 
 #include "enforcer/kernel.h"
 #include "preload/elf.h"
+#include "preload/nvml_api.h"
 #include "preload/rows.h"
 
 typedef void *(*dlsym_function)(void *handle, const char *name);
@@ -133,12 +134,56 @@ bool vcap_bind_now(void)
     return true;
 }
 
+struct vcap_real_nvml vcap_real_nvml;
+
+bool vcap_nvml_bind_now(void)
+{
+    const struct link_map *library = vcap_elf_find("libnvidia-ml.so.1");
+    uintptr_t low, high;
+    dlopen_function open_library;
+
+    if (library == NULL)
+        return false;
+    /* threads that come here at once write the same; one more reference each, so that it stays loaded */
+    open_library = (dlopen_function)libc_symbol("dlopen");
+    if (open_library != NULL)
+        open_library("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
+#define FIND(name)                                                                                 \
+    __atomic_store_n(&vcap_real_nvml.name,                                                         \
+                     (__typeof__(vcap_real_nvml.name))driver_symbol(library, #name),               \
+                     __ATOMIC_RELAXED)
+#define NVML_HOOK(name, rule) FIND(name);
+#include "preload/nvml_api.def"
+    FIND(nvmlDeviceGetUUID);
+    FIND(nvmlDeviceGetIndex);
+#undef FIND
+    vcap_elf_span(library, &low, &high);
+    __atomic_store_n(&vcap_real_nvml.low, low, __ATOMIC_RELAXED);
+    __atomic_store_n(&vcap_real_nvml.high, high, __ATOMIC_RELAXED);
+    __atomic_store_n(&vcap_real_nvml.bound, 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* Our function for an address that NVML gave; NVML's and the driver's own look-ups keep theirs. */
+static void *nvml_answer(void *address, const void *caller)
+{
+    if (!vcap_nvml_bind() || vcap_is_nvml_inner_call(caller) || vcap_is_inner_call(caller))
+        return address;
+#define NVML_HOOK(name, rule)                                                                      \
+    if (address == (void *)vcap_real_nvml.name)                                                    \
+        return (void *)name;
+#include "preload/nvml_api.def"
+    return address;
+}
+
 void *vcap_dlsym(void *handle, const char *name, const void *caller)
 {
     dlsym_function libc_dlsym = vcap_libc_dlsym != NULL ? vcap_libc_dlsym : vcap_find_libc_dlsym();
     void *address = libc_dlsym == NULL ? NULL : libc_dlsym(handle, name), *hook = NULL;
     int row;
 
+    if (address != NULL && name[0] == 'n')
+        return nvml_answer(address, caller);
     if (address == NULL || !vcap_bind() || vcap_is_inner_call(caller))
         return address;
     row = vcap_row_by_symbol(name);
