@@ -100,29 +100,21 @@ static inline uint64_t vcap_rule_orphan_pointer(uint64_t bytes)
 }
 
 /*
- * CHARGE_LIMIT: what a limit of a context costs; charged is the difference to the value that the context
- * came with.  Stack: bytes a thread x all threads that the device can hold (multiprocessors x threads of
- * one), as linear memory.  The heap and the FIFO of printf: their bytes, as linear memory.  The other two
- * have no published size: a level of synchronization of the device runtime saves the state of all resident
- * threads, "as much as 150 MiB a level" by NVIDIA's CUDA C programming guide (dynamic parallelism, until
- * 11.x), and a pending launch is taken for 8 KiB, twice the parameters that one can have.  To be measured
- * on a GPU.
+ * CHARGE_LIMIT: what a limit of a context takes beyond the value that the context came with, in whole
+ * 2 MiB pages.  Stack: bytes a thread x all threads that the device can hold (multiprocessors x threads of
+ * one).  The heap and the FIFO of printf: their bytes.  The other two have no published size: a level of
+ * synchronization of the device runtime saves the state of all resident threads, of
+ * the order of 150 MiB by NVIDIA's CUDA C programming guide (dynamic parallelism, until 11.x), and a pending
+ * launch is taken for 8 KiB, twice the parameters that one can have.  To be measured on a GPU.
  */
 #define VCAP_THREADS_MOST (UINT64_C(192) * 2048) /* of a device that does not tell */
 #define VCAP_SYNC_LEVEL (UINT64_C(150) << 20)
 #define VCAP_PENDING_LAUNCH UINT64_C(8192)
 
-static inline uint64_t vcap_rule_stack(uint64_t bytes, uint64_t threads)
+/* unit: bytes that one of the limit takes. */
+static inline uint64_t vcap_rule_limit(uint64_t initial, uint64_t value, uint64_t unit)
 {
-    return vcap_rule_linear(vcap_multiply(bytes, threads));
-}
-static inline uint64_t vcap_rule_sync_depth(uint64_t levels)
-{
-    return vcap_rule_linear(vcap_multiply(levels, VCAP_SYNC_LEVEL));
-}
-static inline uint64_t vcap_rule_pending_launches(uint64_t launches)
-{
-    return vcap_rule_linear(vcap_multiply(launches, VCAP_PENDING_LAUNCH));
+    return value <= initial ? 0 : vcap_round_up(vcap_multiply(value - initial, unit), VCAP_PAGE);
 }
 
 #endif

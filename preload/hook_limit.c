@@ -55,26 +55,18 @@ void vcap_limits_forget(void)
     all = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
 }
 
-static uint64_t cost(const struct limits *l, CUlimit limit, uint64_t value)
-{
-    switch (limit) {
-    case CU_LIMIT_STACK_SIZE:
-        return vcap_rule_stack(value, l->threads);
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-        return vcap_rule_sync_depth(value);
-    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-        return vcap_rule_pending_launches(value);
-    default: /* the FIFO of printf, the heap */
-        return vcap_rule_linear(value);
-    }
-}
-
-/* What a value costs beyond the initial one. */
+/* What a value takes beyond the initial one. */
 static uint64_t increase(const struct limits *l, CUlimit limit, uint64_t value)
 {
-    uint64_t now = cost(l, limit, value), then = cost(l, limit, l->limit[limit].initial);
+    uint64_t unit = 1; /* the FIFO of printf, the heap */
 
-    return now > then ? now - then : 0;
+    if (limit == CU_LIMIT_STACK_SIZE)
+        unit = l->threads;
+    else if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH)
+        unit = VCAP_SYNC_LEVEL;
+    else if (limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
+        unit = VCAP_PENDING_LAUNCH;
+    return vcap_rule_limit(l->limit[limit].initial, value, unit);
 }
 
 static uint64_t attribute(CUdevice ordinal, CUdevice_attribute which)

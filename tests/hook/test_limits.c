@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+#include "sim.h"
+
 static uint64_t threads(void)
 {
     int processors = 0, each = 0;
@@ -13,6 +15,11 @@ static uint64_t threads(void)
     api.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0);
     api.cuDeviceGetAttribute(&each, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 0);
     return (uint64_t)processors * (uint64_t)each;
+}
+
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
 }
 
 static size_t value_of(CUlimit limit)
@@ -31,9 +38,9 @@ static int a_stack_is_charged_for_all_resident_threads(void)
     CHECK(threads() != 0);
     before = value_of(CU_LIMIT_STACK_SIZE);
     OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 1024));
-    SAME(charged(0), cost((before + 1024) * threads()) - cost(before * threads()));
+    SAME(charged(0), pages(1024 * threads()));
     OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 2048));
-    SAME(charged(0), cost((before + 2048) * threads()) - cost(before * threads()));
+    SAME(charged(0), pages(2048 * threads()));
     OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before));
     SAME(charged(0), 0);
     return 0;
@@ -63,31 +70,34 @@ static int heap_and_fifo_are_charged_together(void)
     CUdeviceptr pointer;
 
     OK(begin(0));
-    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
-    fifo = cost(value_of(CU_LIMIT_PRINTF_FIFO_SIZE));
+    heap = value_of(CU_LIMIT_MALLOC_HEAP_SIZE);
+    fifo = value_of(CU_LIMIT_PRINTF_FIFO_SIZE);
     OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
     OK(api.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 300 * MIB));
-    SAME(charged(0), 800 * MIB - heap - fifo);
+    SAME(charged(0), pages(500 * MIB - heap) + pages(300 * MIB - fifo));
     REFUSED(api.cuMemAlloc_v2(&pointer, 300 * MIB));
     REFUSED(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 900 * MIB));
     SAME(value_of(CU_LIMIT_MALLOC_HEAP_SIZE), 500 * MIB);
     OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 100 * MIB));
-    SAME(charged(0), 400 * MIB - heap - fifo);
+    SAME(charged(0), pages(100 * MIB - heap) + pages(300 * MIB - fifo));
     OK(api.cuMemAlloc_v2(&pointer, 300 * MIB));
     return 0;
 }
 
 static int launches_of_the_device_runtime_are_charged(void)
 {
-    size_t depth, launches;
+    size_t depth = 0, launches;
 
     OK(begin(0));
-    depth = value_of(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH);
     launches = value_of(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT);
     OK(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, launches + 65536));
     CHECK(charged(0) >= 512 * MIB);
     OK(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, launches));
     SAME(charged(0), 0);
+    if (api.cuCtxGetLimit(&depth, CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH) != CUDA_SUCCESS) {
+        GIVES(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 9), CUDA_ERROR_UNSUPPORTED_LIMIT);
+        return 0;
+    }
     REFUSED(api.cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, depth + 8));
     SAME(value_of(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH), depth);
     return 0;
@@ -140,7 +150,7 @@ static int destroying_a_context_gives_its_limits_back(void)
 
     OK(api.cuInit(0));
     OK(api.cuCtxCreate_v2(&first, 0, 0));
-    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
+    heap = value_of(CU_LIMIT_MALLOC_HEAP_SIZE);
     OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
     OK(api.cuCtxCreate_v2(&second, 0, 0));
     OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 300 * MIB));
@@ -179,14 +189,14 @@ static int threads_that_set_one_limit_end_at_what_the_driver_says(void)
 
     OK(api.cuInit(0));
     OK(api.cuCtxCreate_v2(&shared, 0, 0));
-    heap = cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE));
+    heap = value_of(CU_LIMIT_MALLOC_HEAP_SIZE);
     for (uintptr_t i = 0; i < 4; i++)
         CHECK(pthread_create(&thread[i], NULL, many_settings, (void *)(i + 1)) == 0);
     for (unsigned i = 0; i < 4; i++) {
         pthread_join(thread[i], &failed);
         CHECK(failed == NULL);
     }
-    SAME(charged(0), cost(value_of(CU_LIMIT_MALLOC_HEAP_SIZE)) - heap);
+    SAME(charged(0), pages(value_of(CU_LIMIT_MALLOC_HEAP_SIZE) - heap));
     OK(api.cuCtxDestroy_v2(shared));
     SAME(charged(0), 0);
     return 0;
@@ -197,6 +207,33 @@ static int an_unusable_configuration_denies_increases_only(void)
     OK(begin(0));
     REFUSED(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
     OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 0));
+    return 0;
+}
+
+static uint64_t card_used(void)
+{
+    struct sim_state *sim = sim_state_open(self.sim);
+    uint64_t bytes = sim == NULL ? UINT64_MAX : sim_card_used(sim, 0);
+
+    if (sim != NULL)
+        sim_state_close(sim);
+    return bytes;
+}
+
+static int the_charge_is_never_below_what_the_card_loses(void)
+{
+    static const size_t unit[] = {16, 300000, 700000, 1,
+                                  100}; /* stack, FIFO, heap, depth, launches */
+    uint32_t draw = fixture_draw()->seed | 1;
+    uint64_t before;
+
+    OK(begin(0));
+    before = card_used();
+    for (unsigned i = 0; i < 200; i++) {
+        draw = draw * 1664525 + 1013904223;
+        api.cuCtxSetLimit((CUlimit)(draw % 5), (draw >> 8) % 64 * unit[draw % 5]);
+        CHECK(card_used() <= before + charged(0));
+    }
     return 0;
 }
 
@@ -214,6 +251,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
     SCENARIO(destroying_a_context_gives_its_limits_back, NULL),
     SCENARIO(threads_that_set_one_limit_end_at_what_the_driver_says, NULL),
+    SCENARIO(the_charge_is_never_below_what_the_card_loses, "VRAMCAP_MEMORY_MIB=20480"),
     SCENARIO(an_unusable_configuration_denies_increases_only, "VRAMCAP_MEMORY_MIB=nonsense"),
 };
 
