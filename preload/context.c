@@ -127,9 +127,26 @@ bool vcap_primary_is_known(CUdevice ordinal)
 
     pthread_mutex_lock(&lock);
     HASH_ITER(hh, table, c, next)
-        known = known || (c->ordinal == ordinal && c->kind == VCAP_CONTEXT_PRIMARY);
+        known = known || (c->ordinal == ordinal && c->kind != VCAP_CONTEXT_CREATED);
     pthread_mutex_unlock(&lock);
     return known;
+}
+
+/* The cost of a device's primary context, if a green one holds it; it is the caller's then. */
+static uint64_t take_from_green(CUdevice ordinal)
+{
+    struct context *c, *next;
+    uint64_t overhead = 0;
+
+    pthread_mutex_lock(&lock);
+    HASH_ITER(hh, table, c, next) {
+        if (c->ordinal != ordinal || c->kind != VCAP_CONTEXT_GREEN)
+            continue;
+        overhead += c->overhead;
+        c->overhead = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return overhead;
 }
 
 void vcap_context_met(CUcontext context, CUdevice ordinal)
@@ -145,8 +162,12 @@ void vcap_context_met(CUcontext context, CUdevice ordinal)
     pthread_mutex_unlock(&lock);
     device = vcap_device(ordinal);
     if (!known && device != NULL) {
-        if (cost != 0 && vcap_overhead_charge(device, VCAP_ROW_cuDevicePrimaryCtxRetain, cost,
-                                              true) != CUDA_SUCCESS)
+        uint64_t charged = cost == 0 ? 0 : take_from_green(ordinal);
+
+        if (charged != 0)
+            cost = charged;
+        else if (cost != 0 && vcap_overhead_charge(device, VCAP_ROW_cuDevicePrimaryCtxRetain, cost,
+                                                   true) != CUDA_SUCCESS)
             cost = 0;
         vcap_context_enter(context, ordinal, VCAP_CONTEXT_PRIMARY, cost);
     }
@@ -199,7 +220,7 @@ static void remove_entry(const struct going *going, uint64_t before)
     HASH_ITER(hh, table, c, next) {
         bool it = going->context != NULL
                       ? c->handle == going->context
-                      : c->ordinal == going->ordinal && c->kind == VCAP_CONTEXT_PRIMARY;
+                      : c->ordinal == going->ordinal && c->kind != VCAP_CONTEXT_CREATED;
 
         if (!it || c->birth >= before)
             continue;

@@ -14,7 +14,9 @@
 
 enum vcap_context_kind {
     VCAP_CONTEXT_CREATED, /* by a cuCtxCreate that we saw */
-    VCAP_CONTEXT_PRIMARY  /* any other: the primary one, or made by ways that pass the hooks by */
+    VCAP_CONTEXT_GREEN, /* no context but a green one: holds the cost of the primary context that it
+                             brought up, until that is met itself */
+    VCAP_CONTEXT_PRIMARY /* any other: the primary one, or made by ways that pass the hooks by */
 };
 
 /* What one context costs: VRAMCAP_CONTEXT_MIB in bytes; 0 when it is `auto` (unknown). */
@@ -38,7 +40,7 @@ bool vcap_primary_is_known(CUdevice ordinal);
  * hooks, by the runtime's own tables), its overhead booked without refusal. */
 void vcap_context_met(CUcontext context, CUdevice ordinal);
 
-/* The device of a context in the table; -1: not in it. */
+/* The device of a context (or green context) in the table; -1: not in it. */
 CUdevice vcap_context_ordinal(CUcontext context);
 
 /* The driver has destroyed a context: everything it frees is taken off.  before:

@@ -167,7 +167,7 @@ void vcap_primaries_forget(void)
     memset(primaries, 0, sizeof(primaries));
 }
 
-static CUresult retain_begin(CUdevice dev)
+static CUresult retain_begin(CUdevice dev, unsigned row)
 {
     struct vcap_device *device;
     bool active = primary_is_active(dev) == 1; /* then nothing new is made, whoever made it */
@@ -176,7 +176,7 @@ static CUresult retain_begin(CUdevice dev)
 
     pthread_mutex_lock(&retain_lock);
     if (primaries[dev].retaining == 0 && !active && !vcap_primary_is_known(dev)) {
-        result = reserve(dev, VCAP_ROW_cuDevicePrimaryCtxRetain, &device, &cost);
+        result = reserve(dev, row, &device, &cost);
         primaries[dev].reserved = device != NULL && result == CUDA_SUCCESS ? cost : 0;
     }
     primaries[dev].retaining += result == CUDA_SUCCESS;
@@ -184,7 +184,8 @@ static CUresult retain_begin(CUdevice dev)
     return result;
 }
 
-static void retain_end(CUresult result, CUcontext context, CUdevice dev)
+static void retain_end(CUresult result, CUcontext context, enum vcap_context_kind kind,
+                       CUdevice dev, unsigned row)
 {
     struct vcap_device *device = vcap_device(dev);
     uint64_t cost, left = 0;
@@ -193,7 +194,7 @@ static void retain_end(CUresult result, CUcontext context, CUdevice dev)
     cost = primaries[dev].reserved;
     if (result == CUDA_SUCCESS && context != NULL && cost != 0) {
         primaries[dev].reserved = 0;
-        vcap_context_enter(context, dev, VCAP_CONTEXT_PRIMARY, cost);
+        vcap_context_enter(context, dev, kind, cost);
     }
     if (--primaries[dev].retaining == 0) {
         left = primaries[dev].reserved;
@@ -203,7 +204,7 @@ static void retain_end(CUresult result, CUcontext context, CUdevice dev)
     if (left != 0 && device != NULL)
         vcap_overhead_release(device, left);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && cost != 0 && device != NULL)
-        vcap_device_full(device, dev, VCAP_ROW_cuDevicePrimaryCtxRetain, cost);
+        vcap_device_full(device, dev, row, cost);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
@@ -216,12 +217,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     /* a device that the driver does not know has no price; making it ready asks the driver, without a lock */
     priced = vcap_context_cost() != 0 && vcap_device(dev) != NULL;
     if (priced)
-        result = retain_begin(dev);
+        result = retain_begin(dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result != CUDA_SUCCESS)
         return result;
     result = real.cuDevicePrimaryCtxRetain(pctx != NULL ? &context : NULL, dev);
     if (priced)
-        retain_end(result, context, dev);
+        retain_end(result, context, VCAP_CONTEXT_PRIMARY, dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
         vcap_context_met(context, dev);
     if (result == CUDA_SUCCESS && pctx != NULL)
@@ -288,4 +289,65 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
     before = vcap_live_sweep_begin();
     return primary_reset(real.cuDevicePrimaryCtxReset(dev), dev, before,
                          VCAP_ROW_cuDevicePrimaryCtxReset);
+}
+
+/*
+ * A green context retains its device's primary context and adds nothing that is counted.  What is
+ * allocated with it current belongs to the primary one.
+ */
+CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                                  unsigned int flags)
+{
+    CUgreenCtx green = NULL;
+    CUresult result = CUDA_SUCCESS;
+    bool priced;
+
+    VCAP_ENTER(cuGreenCtxCreate, (phCtx, desc, dev, flags));
+    priced = vcap_context_cost() != 0 && vcap_device(dev) != NULL;
+    if (priced)
+        result = retain_begin(dev, VCAP_ROW_cuGreenCtxCreate);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = real.cuGreenCtxCreate(phCtx != NULL ? &green : NULL, desc, dev, flags);
+    if (priced)
+        retain_end(result, (CUcontext)(void *)green, VCAP_CONTEXT_GREEN, dev,
+                   VCAP_ROW_cuGreenCtxCreate);
+    if (priced && result == CUDA_SUCCESS && green != NULL) /* no cost if it has not brought it up */
+        vcap_context_enter((CUcontext)(void *)green, dev, VCAP_CONTEXT_GREEN, 0);
+    if (result == CUDA_SUCCESS && phCtx != NULL)
+        *phCtx = green;
+    return result;
+}
+
+/* Its context is one more handle of the primary one: known from here on, without a cost of its own. */
+CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
+{
+    CUcontext context = NULL;
+    CUdevice dev;
+    CUresult result;
+
+    VCAP_ENTER(cuCtxFromGreenCtx, (pContext, hCtx));
+    result = real.cuCtxFromGreenCtx(pContext != NULL ? &context : NULL, hCtx);
+    dev = result == CUDA_SUCCESS ? vcap_context_ordinal((CUcontext)(void *)hCtx) : -1;
+    if (dev >= 0)
+        vcap_context_enter(context, dev, VCAP_CONTEXT_PRIMARY, 0);
+    if (result == CUDA_SUCCESS && pContext != NULL)
+        *pContext = context;
+    return result;
+}
+
+CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
+{
+    uint64_t before;
+    CUresult result;
+
+    VCAP_ENTER(cuGreenCtxDestroy, (hCtx));
+    before = vcap_live_sweep_begin();
+    result = real.cuGreenCtxDestroy(hCtx);
+    /* whose it was is not asked: where the primary context lives nothing is given back */
+    for (CUdevice dev = 0; result == CUDA_SUCCESS && dev < VCAP_DEVICES_MAX; dev++)
+        if (__atomic_load_n(&vcap_process.device[dev].state, __ATOMIC_ACQUIRE) == 1 &&
+            primary_is_active(dev) == 0)
+            gone(dev, before, false, VCAP_ROW_cuGreenCtxDestroy);
+    return result;
 }

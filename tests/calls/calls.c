@@ -36,6 +36,8 @@ struct frame {
     size_t bytes, rows, pitch, free, total;
     unsigned old_pitch, old_free, old_total;
     CUcontext context;
+    CUdevResourceDesc part;
+    CUgreenCtx green;
     CUarray array;
     CUmipmappedArray mipmap;
     CUDA_ARRAY_DESCRIPTOR flat; /* 1024 x 2048 floats in four ABIs */
@@ -103,6 +105,9 @@ enum rule {
     RULE_CHARGE_GRAPH,
     RULE_GRAPH_INSTANTIATE,
     RULE_GRAPH_SETTLE,
+    RULE_GREEN_CREATE,
+    RULE_GREEN_CONTEXT,
+    RULE_GREEN_DESTROY,
     RULE_VIEW_INFO,
     RULE_VIEW_TOTAL
 };
@@ -274,6 +279,26 @@ static void describe(struct frame *f)
     f->box.Format = f->old_box.Format = CU_AD_FORMAT_FLOAT;
 }
 
+/* All multiprocessors as one part, and a green context of it. */
+static CUresult green(enum rule rule, struct frame *f)
+{
+    CUdevResource whole;
+    CUresult result = cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM);
+
+    if (result == CUDA_SUCCESS)
+        result = cuDevResourceGenerateDesc(&f->part, &whole, 1);
+    if (result != CUDA_SUCCESS || rule == RULE_GREEN_CREATE)
+        return result;
+    result = cuGreenCtxCreate(&f->green, f->part, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+    if (result == CUDA_SUCCESS && rule == RULE_GREEN_DESTROY)
+        result = cuCtxFromGreenCtx(&f->context, f->green);
+    if (result == CUDA_SUCCESS && rule == RULE_GREEN_DESTROY)
+        result = cuCtxSetCurrent(f->context);
+    return result != CUDA_SUCCESS || rule == RULE_GREEN_CONTEXT
+               ? result
+               : cuMemAlloc_v2(&f->pointer, 16 * MIB);
+}
+
 /* Everything that has to be there before the call.  0, or the driver's error. */
 static CUresult prepare(enum rule rule, struct frame *f)
 {
@@ -290,6 +315,8 @@ static CUresult prepare(enum rule rule, struct frame *f)
         return result;
     if (rule >= RULE_CHARGE_PHYSICAL && rule <= RULE_IMPORT_PHYSICAL)
         return prepare_physical(rule, f);
+    if (rule == RULE_GREEN_CREATE || rule == RULE_GREEN_CONTEXT || rule == RULE_GREEN_DESTROY)
+        return green(rule, f);
     if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
         result = cuDevicePrimaryCtxRetain(&f->context, 0);
         if (result == CUDA_SUCCESS)
@@ -344,7 +371,7 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_CHARGE_ARRAY: /* a mipmap of two levels, a quarter more */
         return (int64_t)((f->mipmap != NULL ? 10 : 8) * MIB);
     case RULE_CHARGE_LIMIT:
-        return (int64_t)(100 * MIB) - whole_pages(f->bytes);
+        return whole_pages(100 * MIB - f->bytes);
     case RULE_RELEASE_ARRAY:
     case RULE_RELEASE:
     case RULE_RELEASE_ASYNC:
@@ -360,10 +387,12 @@ static int64_t expected(enum rule rule, const struct frame *f)
         return -(int64_t)f->bytes;
     case RULE_CONTEXT_CREATE:
     case RULE_PRIMARY_RETAIN:
+    case RULE_GREEN_CREATE:
         return (int64_t)CONTEXT;
     case RULE_CONTEXT_DESTROY:
     case RULE_PRIMARY_RELEASE:
     case RULE_PRIMARY_RESET:
+    case RULE_GREEN_DESTROY:
         return -(int64_t)(CONTEXT + 16 * MIB);
     case RULE_CHARGE_POOL: /* by the current pool, or by f->pool, which holds more than that idle */
         return (int64_t)(reserved_current() + reserved(f->pool) - f->idle);
