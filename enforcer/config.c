@@ -429,6 +429,14 @@ int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *
 
 const char *vcap_config_getenv(const char *name, void *arg)
 {
+    /* what can only tighten, or names no file, holds in set-id programs too */
+    static const char *const harmless[] = {"VRAMCAP_ENABLE", "VRAMCAP_MEMORY_MIB",
+                                           "VRAMCAP_CONTEXT_MIB",
+                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+
     (void)arg;
+    for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)
+        if (strcmp(name, harmless[i]) == 0)
+            return getenv(name);
     return secure_getenv(name);
 }

@@ -75,7 +75,7 @@ struct vcap_config {
 int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *name, void *arg),
                      void *arg, char *why, size_t why_size);
 
-/* The process's own environment (secure_getenv: nothing where the process is set-id).  arg: unused.
+/* The process's own environment; where it is set-id, only what can tighten and names no file.  arg: unused.
  */
 const char *vcap_config_getenv(const char *name, void *arg);
 

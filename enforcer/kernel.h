@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +26,19 @@ static inline int vcap_sys_fstat(int fd, struct stat *st)
     rc = syscall(SYS_fstat, fd, st) == 0 ? 0 : -errno;
     errno = saved;
     return rc;
+}
+
+/* open, write, poll and nanosleep are cancellation points: a thread that went there would leave locks behind. */
+static inline int vcap_cancel_off(void)
+{
+    int before = PTHREAD_CANCEL_ENABLE;
+
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+static inline void vcap_cancel_back(int before)
+{
+    pthread_setcancelstate(before, NULL);
 }
 
 /* flags: AT_SYMLINK_NOFOLLOW or 0 */

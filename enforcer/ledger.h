@@ -76,19 +76,28 @@ static inline struct vcap_lf_cell *vcap_ledger_cell(const struct vcap_ledger *l,
 int vcap_ledger_create(const char *path, const struct vcap_ledger_size *size, uint32_t flags,
                        const char *key, const char *container);
 
-/* What vcap_ledger_open may do beyond mapping the file; VCAP_OPEN_VIEW: nothing. */
+/*
+ * What vcap_ledger_open may do beyond mapping the file:
+ *   VIEW     nothing, and the mapping is read-only
+ *   MAKE     make the file if there is none
+ *   RENEW    make anew, in place, a ledger that nobody lives in and the host did not make
+ *   CLAIM    take a slot before anybody can make the file anew
+ *   REPLACE  the name is ours alone: a file there that is no ledger of this version gives way to one
+ */
 #define VCAP_OPEN_VIEW 0u
-#define VCAP_OPEN_MAKE 1u /* make the file if there is none */
-#define VCAP_OPEN_RENEW                                                                            \
-    2u /* the name is ours: make anew what nobody lives in and the host did not make */
-#define VCAP_OPEN_CLAIM 4u /* take a slot before anybody can make the file anew */
+#define VCAP_OPEN_MAKE 1u
+#define VCAP_OPEN_RENEW 2u
+#define VCAP_OPEN_CLAIM 4u
+#define VCAP_OPEN_REPLACE 8u
 
 /*
- * Opens the ledger at path and maps it, writable but for VCAP_OPEN_VIEW.  key: demanded of the
- * header, unless NULL, or the file is the host's.  On failure nothing is held and the cause is one
- * phrase in why. -EINVAL  not a ledger, or of another version, size or byte order, or not a regular
- * file -EPERM   another container's -EUSERS  no slot is free, even after reaping -EBUSY   another
- * process is making it anew and does not finish -errno   from the file system
+ * Opens the ledger at path and maps it.  key: demanded of the header, unless NULL, or the file is the
+ * host's.  On failure nothing is held and the cause is one phrase in why.
+ *   -EINVAL  not a ledger, or of another version, size or byte order, or not a regular file
+ *   -EPERM   another container's
+ *   -EUSERS  no slot is free, even after reaping
+ *   -EBUSY   another process is making it anew and does not finish
+ *   -errno   from the file system
  */
 int vcap_ledger_open(struct vcap_ledger *l, const char *path, const char *key, uint32_t what,
                      enum vcap_lf_mode mode, char *why, size_t why_size);

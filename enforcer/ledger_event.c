@@ -21,7 +21,7 @@ void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
     /* pairs with the reader's check of both numbers: payload between them, in this order */
     __atomic_store_n(&slot->end, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&slot->begin, number, __ATOMIC_SEQ_CST);
-#ifndef __SANITIZE_THREAD__ /* gcc's has no fences */
+#ifndef __SANITIZE_THREAD__                  /* gcc's has no fences */
     __atomic_thread_fence(__ATOMIC_RELEASE); /* no payload store passes the one of begin */
 #endif
     slot->time_ns = vcap_clock_ns(CLOCK_REALTIME);

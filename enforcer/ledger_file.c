@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -144,10 +145,13 @@ static int create(const char *path, const struct vcap_ledger_size *size, uint32_
 {
     char temporary[VCAP_LEDGER_PATH_MAX + 64];
     struct vcap_lf_header header;
+    struct rlimit most;
     int fd, rc = fill_header(&header, size, flags, key, container);
 
     if (rc != 0)
         return rc;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < header.file_size)
+        return -EFBIG; /* the kernel would say so with SIGXFSZ */
     fd = open_nameless(path, temporary, sizeof(temporary));
     if (fd < 0)
         return fd;
@@ -386,7 +390,7 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what,
         &header, got < (ssize_t)sizeof(header) ? (uint64_t)got : (uint64_t)st.st_size, 1, why,
         why_size);
     if (rc != 0)
-        return (what & VCAP_OPEN_RENEW) != 0 ? -ENOMSG : rc;
+        return (what & VCAP_OPEN_REPLACE) != 0 ? -ENOMSG : rc;
     if ((header.flags & VCAP_LF_HOST_MADE) == 0 && key != NULL && strcmp(header.key, key) != 0) {
         say(why, why_size, "it belongs to another container");
         return -EPERM;

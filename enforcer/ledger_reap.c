@@ -106,11 +106,13 @@ static enum vcap_life slot_life(const struct vcap_lf_slot *slot, uint32_t number
         return life_by_pid(slot, my_pidns, true);
     if (vcap_lf_state_kind(slot->state) != VCAP_LF_KIND_LOCK)
         return VCAP_LIFE_UNKNOWN;
-    locked = vcap_sys_locked(fd, VCAP_LF_LOCK_SLOT + number);
+    locked = fd < 0 ? -EBADF : vcap_sys_locked(fd, VCAP_LF_LOCK_SLOT + number);
     if (locked == 0)
         return VCAP_LIFE_DEAD;
-    if (locked < 0)
-        return VCAP_LIFE_UNKNOWN;
+    if (locked <
+        0) /* no descriptor to ask with: what its number shows is proof enough of a death */
+        return life_by_pid(slot, my_pidns, thorough) == VCAP_LIFE_DEAD ? VCAP_LIFE_DEAD
+                                                                       : VCAP_LIFE_UNKNOWN;
     return life_by_pid(slot, my_pidns, thorough) == VCAP_LIFE_DEAD ? VCAP_LIFE_DEAD
                                                                    : VCAP_LIFE_ALIVE;
 }
@@ -249,8 +251,9 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
     static uint64_t thorough_ns; /* CAS by whoever takes the second's thorough look */
     uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC_COARSE), last = vcap_load(&thorough_ns);
     bool thorough = now - last > UINT64_C(1000000000) && vcap_cas(&thorough_ns, last, now);
+    int fd = -1, cancel = vcap_cancel_off();
     uint32_t reaped = 0;
-    int fd = -1;
+    bool opened = false;
 
     for (uint32_t s = 0; s < l->slot_count; s++) {
         struct vcap_lf_slot *slot = &l->slots[s];
@@ -261,11 +264,9 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
             (l->slot == (int32_t)s && state == l->state))
             continue;
         if (vcap_lf_state_status(state) == VCAP_LF_LIVE) {
-            if (fd < 0) {
-                fd = vcap_ledger_reopen(l, O_RDONLY);
-                if (fd < 0)
-                    return reaped; /* replaced or unreadable: nobody can be shown to be dead */
-            }
+            if (!opened)
+                fd = vcap_ledger_reopen(l, O_RDONLY); /* -errno: then only by number */
+            opened = true;
             memcpy(&copy, slot, sizeof(copy));
             if (vcap_load(&slot->state) != state || copy.state != state ||
                 (!left_by_exec(l, &copy) &&
@@ -284,6 +285,7 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
         close(fd);
         errno = saved;
     }
+    vcap_cancel_back(cancel);
     return reaped;
 }
 

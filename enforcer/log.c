@@ -74,6 +74,7 @@ static void write_quietly(int fd, const char *line, size_t length)
     sigemptyset(&ours);
     sigaddset(&ours, SIGPIPE);
     sigaddset(&ours, SIGXFSZ);
+    sigaddset(&ours, SIGTTOU); /* of a background process, where the terminal says tostop */
     if (sigpending(&pending) != 0 || sigprocmask(SIG_BLOCK, &ours, &before) != 0)
         return;
     rc = write_once(fd, line, length);
@@ -106,7 +107,7 @@ void vcap_log(enum vcap_log_level level, const char *format, ...)
     static const char ending[] = "...";
     char line[LINE_MAX_BYTES];
     size_t length = sizeof(opening) - 1;
-    int saved = errno;
+    int saved = errno, cancel;
     va_list args;
     int text;
 
@@ -128,7 +129,9 @@ void vcap_log(enum vcap_log_level level, const char *format, ...)
         if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
             line[i] = '?';
     line[length++] = '\n';
+    cancel = vcap_cancel_off();
     write_line(line, length);
+    vcap_cancel_back(cancel);
     errno = saved;
 }
 

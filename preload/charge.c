@@ -14,6 +14,7 @@
 #include "enforcer/ledger_reap.h"
 #include "enforcer/log.h"
 #include "preload/context.h"
+#include "preload/graph.h"
 #include "preload/pool.h"
 #include "preload/share.h"
 
@@ -28,6 +29,7 @@ CUresult vcap_deny(unsigned row)
 {
     uint32_t held_back;
 
+    vcap_deny_again();
     if (vcap_log_allow(&deny_limit, &held_back))
         vcap_log(VCAP_LOG_ERROR,
                  "denied %s: no usable ceiling in this process (see the first line above)",
@@ -119,6 +121,8 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
         refused(d, ordinal, row, asked, rc == 0);
         *recorded = true;
     }
+    if (rc == -EDEADLK) /* rule 4: no refusal without a trace */
+        vcap_ledger_anomaly(l, d->gpu, bytes, "charge in a handler that interrupted one");
     if (rc == 0)
         *mine = here;
     return rc;
@@ -141,12 +145,13 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
 static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                           uint64_t asked, uint64_t *mine, bool *recorded)
 {
-    if (vcap_pools_exist() && vcap_mode_now() != VCAP_MODE_AUDIT) {
+    if ((vcap_pools_exist() || vcap_graphs_hold(ordinal)) && vcap_mode_now() != VCAP_MODE_AUDIT) {
         int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
 
-        if (rc != -EDQUOT)
+        if (rc != -EDQUOT && rc != -EOVERFLOW)
             return rc;
         vcap_pools_trim(ordinal, row);
+        vcap_graphs_trim(ordinal, row);
     }
     return charge(d, ordinal, row, bytes, asked, false, mine, recorded);
 }

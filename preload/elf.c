@@ -80,6 +80,40 @@ struct link_map *vcap_elf_find(const char *soname)
     return NULL;
 }
 
+struct looking {
+    const char *soname;
+    struct link_map *found;
+};
+
+static int look(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct looking *looking = arg;
+    struct link_map m;
+    struct tables t;
+
+    (void)size;
+    m.l_addr = info->dlpi_addr;
+    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
+            continue;
+        m.l_ld = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        if (read_tables(&m, &t) && t.soname != NULL && same(t.soname, looking->soname)) {
+            looking->found->l_addr = m.l_addr;
+            looking->found->l_ld = m.l_ld;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+bool vcap_elf_find_shared(void *iterate, const char *soname, struct link_map *found)
+{
+    struct looking looking = {soname, found};
+
+    return iterate != NULL && ((int (*)(int (*)(struct dl_phdr_info *, size_t, void *),
+                                        void *))iterate)(look, &looking) == 1;
+}
+
 static void *defined(const struct link_map *module, const struct tables *t, uint32_t index,
                      const char *name)
 {

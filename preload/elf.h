@@ -1,7 +1,6 @@
 /*
- * The loader's list of modules and their symbol tables, read directly: no libc call, no lock.
- * Modules that are being loaded or unloaded by another thread at this moment may be missed; a
- * module that stays (libc, a pinned libcuda) is always found.
+ * The loader's list of modules and their symbol tables, read directly: no libc call but the one that is
+ * handed in.
  */
 #ifndef VRAMCAP_PRELOAD_ELF_H
 #define VRAMCAP_PRELOAD_ELF_H
@@ -10,8 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The first module of the main namespace with this DT_SONAME; NULL: none. */
+/* The first module of the main namespace with this DT_SONAME; NULL: none.  Only for modules that were
+ * there at start and stay (libc): another thread may unmap any other while it is looked at. */
 struct link_map *vcap_elf_find(const char *soname);
+
+/* The same for any module: iterate is libc's dl_iterate_phdr, which holds the loader's list still.  Fills
+ * l_addr and l_ld of *found; false: none. */
+bool vcap_elf_find_shared(void *iterate, const char *soname, struct link_map *found);
 
 /* The address of a defined function or object; NULL: not defined there.  Versions are ignored (no
  * symbol asked for here has two of different meaning). */

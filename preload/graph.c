@@ -289,6 +289,18 @@ static void trim(CUdevice ordinal, unsigned row)
     vcap_graph_change_end(ordinal, row, true);
 }
 
+bool vcap_graphs_hold(CUdevice ordinal)
+{
+    return ordinal >= 0 && ordinal < VCAP_DEVICES_MAX &&
+           __atomic_load_n(&pools[ordinal].account.bytes, __ATOMIC_RELAXED) != 0;
+}
+
+void vcap_graphs_trim(CUdevice ordinal, unsigned row)
+{
+    if (vcap_graphs_hold(ordinal))
+        trim(ordinal, row);
+}
+
 static void begin_all(const struct vcap_graph_needs *needs)
 {
     for (CUdevice at = 0; at < VCAP_DEVICES_MAX; at++)

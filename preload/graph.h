@@ -45,6 +45,12 @@ void vcap_graph_run_end(unsigned row, CUgraphExec exec, const struct vcap_graph_
 void vcap_graph_change_begin(CUdevice ordinal);
 void vcap_graph_change_end(CUdevice ordinal, unsigned row, bool trimmed);
 
+/* Does the graph pool of a device hold something?  A hint. */
+bool vcap_graphs_hold(CUdevice ordinal);
+
+/* On the way to a refusal: gives back what it holds idle. */
+void vcap_graphs_trim(CUdevice ordinal, unsigned row);
+
 /* In a forked child: the graphs are the parent's. */
 void vcap_graphs_forget(void);
 

@@ -21,6 +21,7 @@
 #include "enforcer/rules.h"
 #include "preload/account.h"
 #include "preload/charge.h"
+#include "preload/graph.h"
 #include "preload/relaxed.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -377,8 +378,10 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
             vcap_pool_call_begin(call->pool);
             return CUDA_SUCCESS;
         }
-        if (tries == 0)
+        if (tries == 0) {
             vcap_pools_trim(call->pool->account.ordinal, call->row);
+            vcap_graphs_trim(call->pool->account.ordinal, call->row);
+        }
     }
     return vcap_refuse(device, call->pool->account.ordinal, call->row, call->bytes);
 }

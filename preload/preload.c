@@ -41,6 +41,8 @@ static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* devices, slo
 static bool config_read;                                         /* written under page.starting */
 static int config_error;                                         /* of vcap_config_read */
 static char config_why[256];
+static uint64_t retry_ns; /* when a denied process looks again; 0 = never */
+#define RETRY_NS UINT64_C(1000000000)
 
 static void forked_child(void)
 {
@@ -73,15 +75,44 @@ static struct page *get_page(void)
     return fresh;
 }
 
-/* What VRAMCAP_ON_ERROR says about an unusable configuration or ledger.  problem: said once. */
-static enum vcap_mode failed(const char *problem)
+static enum vcap_mode mode_of(const struct vcap_config *config)
 {
-    bool allow = vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW;
+    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+}
 
-    vcap_log(VCAP_LOG_ERROR, "%s; %s", problem,
-             allow ? "no ceiling is in force in this process (VRAMCAP_ON_ERROR=allow)"
-                   : "GPU memory is denied to this process (VRAMCAP_ON_ERROR=deny)");
+/*
+ * What VRAMCAP_ON_ERROR says about an unusable configuration or ledger.  problem: said once.  rc: -errno;
+ * a shortage (of slots, descriptors, memory) passes, so a denied process looks again (vcap_deny_again).
+ */
+static enum vcap_mode failed(const char *problem, int rc)
+{
+    static char said[VCAP_LEDGER_PATH_MAX + 256]; /* under page.starting or process_lock */
+    bool allow = vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW;
+    bool passes = rc == -EUSERS || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM ||
+                  rc == -EBUSY || rc == -ENOSPC;
+
+    if (strncmp(said, problem, sizeof(said) - 1) != 0)
+        vcap_log(VCAP_LOG_ERROR, "%s; %s", problem,
+                 allow ? "no ceiling is in force in this process (VRAMCAP_ON_ERROR=allow)"
+                       : "GPU memory is denied to this process (VRAMCAP_ON_ERROR=deny)");
+    snprintf(said, sizeof(said), "%s", problem);
+    __atomic_store_n(&retry_ns, passes ? vcap_clock_ns(CLOCK_MONOTONIC) + RETRY_NS : 0,
+                     __ATOMIC_RELAXED);
     return allow ? VCAP_MODE_PASSIVE : VCAP_MODE_DENY;
+}
+
+void vcap_deny_again(void)
+{
+    uint64_t due = __atomic_load_n(&retry_ns, __ATOMIC_RELAXED);
+
+    if (due == 0 || vcap_clock_ns(CLOCK_MONOTONIC) < due ||
+        !__atomic_compare_exchange_n(&retry_ns, &due, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    if (vcap_process.ledger.base == NULL) /* the next call sets the process up once more */
+        __atomic_store_n(vcap_ready_word, 0, __ATOMIC_RELEASE);
+    else /* the next charge finds that it has no slot, and takes one */
+        __atomic_store_n(&vcap_mode_word, (uint32_t)mode_of(&vcap_process.config),
+                         __ATOMIC_RELAXED);
 }
 
 /*
@@ -149,7 +180,7 @@ static int ledger_place(const struct vcap_config *config, char path[VCAP_LEDGER_
     int rc;
 
     key[0] = 0;
-    *what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE;
+    *what = VCAP_OPEN_CLAIM | VCAP_OPEN_MAKE | VCAP_OPEN_RENEW;
     if (config->ledger[0] != 0) {
         snprintf(path, VCAP_LEDGER_PATH_MAX, "%s", config->ledger);
         return 0;
@@ -163,7 +194,7 @@ static int ledger_place(const struct vcap_config *config, char path[VCAP_LEDGER_
     if (rc < 0)
         return rc;
     snprintf(path, VCAP_LEDGER_PATH_MAX, "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
-    *what |= VCAP_OPEN_RENEW;
+    *what |= VCAP_OPEN_REPLACE;
     return 0;
 }
 
@@ -196,16 +227,11 @@ static int open_ledger(char *why, size_t why_size)
     return rc;
 }
 
-static enum vcap_mode mode_of(const struct vcap_config *config)
-{
-    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
-}
-
 static enum vcap_mode set_up(void)
 {
     struct vcap_config *config = &vcap_process.config;
     char why[VCAP_LEDGER_PATH_MAX + 256], reason[160];
-    int host;
+    int host, rc;
 
     if (vcap_process.ledger.base !=
         NULL) { /* a forked child: the file is mapped, the slot is the parent's */
@@ -238,17 +264,19 @@ static enum vcap_mode set_up(void)
     if (host < 0) {
         snprintf(why, sizeof(why), "ledger %s: %s; the host must replace it", VCAP_LEDGER_HOST_PATH,
                  reason);
-        return failed(why);
+        return failed(why, host);
     }
     if (config_error == 0 && config->enable == VCAP_ENABLE_PASSIVE)
         return VCAP_MODE_PASSIVE;
     if (config_error != 0)
-        return failed(config_why);
+        return failed(config_why, config_error);
     if (host == 0 && !config->memory_set && !config->mps_set)
         return failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
-                      "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)");
-    if (open_ledger(why, sizeof(why)) != 0)
-        return failed(why);
+                      "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
+                      -EINVAL);
+    rc = open_ledger(why, sizeof(why));
+    if (rc != 0)
+        return failed(why, rc);
     return mode_of(config);
 }
 
@@ -276,11 +304,12 @@ enum vcap_mode vcap_start(void)
 {
     struct page *page = get_page();
     uint32_t seen = 0;
-    int saved = errno;
+    int saved = errno, cancel;
     enum vcap_mode mode;
 
     if (page == NULL)
         return VCAP_MODE_DENY; /* not even a page of memory */
+    cancel = vcap_cancel_off();
     while (__atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 1) {
         seen = 0;
         if (!__atomic_compare_exchange_n(&page->starting, &seen, 1, false, __ATOMIC_ACQ_REL,
@@ -296,6 +325,7 @@ enum vcap_mode vcap_start(void)
         __atomic_store_n(&page->starting, 0, __ATOMIC_RELEASE);
         vcap_sys_futex_wake(&page->starting, INT32_MAX);
     }
+    vcap_cancel_back(cancel);
     errno = saved;
     return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
 }
@@ -457,7 +487,7 @@ bool vcap_slot_renew(void)
     enum vcap_lf_mode mode =
         vcap_process.config.enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
     struct vcap_ledger *l = &vcap_process.ledger;
-    int rc = 0, saved = errno;
+    int rc = 0, saved = errno, cancel = vcap_cancel_off();
 
     pthread_mutex_lock(&process_lock);
     if (!vcap_ledger_owns(l)) {
@@ -486,8 +516,9 @@ bool vcap_slot_renew(void)
 
         snprintf(problem, sizeof(problem), "ledger %s: no slot for this process (%s)", l->path,
                  rc == -EUSERS ? "every one is taken by a living process" : strerror(-rc));
-        __atomic_store_n(&vcap_mode_word, (uint32_t)failed(problem), __ATOMIC_RELAXED);
+        __atomic_store_n(&vcap_mode_word, (uint32_t)failed(problem, rc), __ATOMIC_RELAXED);
     }
+    vcap_cancel_back(cancel);
     errno = saved;
     return rc == 0;
 }

@@ -93,6 +93,9 @@ bool vcap_slot_renew(void);
  * one. */
 void vcap_record_follow(uint64_t key);
 
+/* A denied call: where what is missing may have passed, at most once a second, the next one looks again. */
+void vcap_deny_again(void);
+
 /* The ceiling that holds for this process on a device: the lower of the container's and its own. */
 uint64_t vcap_device_ceiling(const struct vcap_device *device);
 

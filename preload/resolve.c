@@ -59,7 +59,8 @@ static void *driver_symbol(const struct link_map *driver, const char *name)
 
 static void bind_rows(const struct link_map *driver)
 {
-    static const char me;
+    extern const char __ehdr_start[] __attribute__((visibility("hidden"))); /* the linker's */
+    struct link_map own;
 
     for (unsigned row = 0; row < VCAP_ROWS; row++)
         if (vcap_row_kind(row) != VCAP_KIND_PASS)
@@ -91,29 +92,28 @@ static void bind_rows(const struct link_map *driver)
 #undef OWN
     vcap_rows_index();
     vcap_elf_span(driver, &vcap_binding.driver_low, &vcap_binding.driver_high);
-    for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
-        if (m->l_name == NULL || m->l_name[0] == 0)
-            continue;
-        if ((uintptr_t)&me >= m->l_addr &&
-            m->l_addr > vcap_binding.own_low) /* the module that starts just below us */
-            vcap_binding.own_low = m->l_addr;
-    }
-    for (const struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next)
-        if (m->l_addr == vcap_binding.own_low && vcap_binding.own_low != 0)
-            vcap_elf_span(m, &vcap_binding.own_low, &vcap_binding.own_high);
+    own.l_addr = (uintptr_t)__ehdr_start;
+    vcap_elf_span(&own, &vcap_binding.own_low, &vcap_binding.own_high);
 }
 
 bool vcap_bind_now(void)
 {
     uint32_t seen = __atomic_load_n(&vcap_binding.state, __ATOMIC_ACQUIRE), me;
     const struct link_map *driver;
+    struct link_map found;
     dlopen_function open_library;
 
     if (seen == VCAP_BOUND)
         return true;
-    driver = vcap_elf_find("libcuda.so.1");
-    if (driver == NULL)
+    if (!vcap_elf_find_shared(libc_symbol("dl_iterate_phdr"), "libcuda.so.1", &found))
         return false;
+    driver = &found;
+    /* One more reference, so that our pointers into it stay good when the program closes it.  Before the
+     * state is taken: a constructor that calls us holds the loader's lock, and must not wait for whoever
+     * waits for that lock. */
+    open_library = (dlopen_function)libc_symbol("dlopen");
+    if (open_library != NULL && open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL)
+        return false; /* closed in between */
     me = (uint32_t)syscall(SYS_getpid);
     while (seen != VCAP_BOUND &&
            (seen == me || !__atomic_compare_exchange_n(&vcap_binding.state, &seen, me, false,
@@ -124,10 +124,6 @@ bool vcap_bind_now(void)
     }
     if (seen == VCAP_BOUND)
         return true;
-    /* one more reference, so that our pointers into it stay good when the program closes it */
-    open_library = (dlopen_function)libc_symbol("dlopen");
-    if (open_library != NULL)
-        open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     bind_rows(driver);
     __atomic_store_n(&vcap_binding.state, VCAP_BOUND, __ATOMIC_RELEASE);
     vcap_sys_futex_wake(&vcap_binding.state, INT32_MAX);

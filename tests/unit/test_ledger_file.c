@@ -201,7 +201,7 @@ static void a_bad_file_under_our_own_name_is_made_anew(void **state)
     assert_true(box_make(4, WHOLE));
     put(8, &version, 4);
     assert_int_equal(
-        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_CLAIM), 0);
+        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), 0);
     assert_string_equal(vcap_ledger_header(&ledger)->key, "mine");
     vcap_ledger_close(&ledger);
 }
@@ -217,12 +217,12 @@ static void a_bad_file_that_somebody_lives_in_stays(void **state)
     pid = box_start(box_stay, &units);
     assert_true(box_await(0, 1));
     put(8, &version, 4);
-    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_CLAIM),
+    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
                      -EINVAL);
     assert_int_equal(access(box_path, F_OK), 0);
     kill(pid, SIGKILL);
     box_end(pid);
-    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_CLAIM), 0);
+    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), 0);
     vcap_ledger_close(&ledger);
 }
 
@@ -234,7 +234,7 @@ static void another_containers_file_is_refused_and_left_as_it_is(void **state)
     assert_int_equal(vcap_ledger_create(box_path, &size, 0, "theirs", NULL), 0);
     assert_int_equal(open_with_key(&ledger, "mine", VCAP_OPEN_CLAIM), -EPERM);
     assert_int_equal(
-        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_CLAIM), -EPERM);
+        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), -EPERM);
     assert_int_equal(open_with_key(&ledger, "theirs", VCAP_OPEN_CLAIM), 0);
     assert_string_equal(vcap_ledger_header(&ledger)->key, "theirs");
     vcap_ledger_close(&ledger);
@@ -247,7 +247,7 @@ static void another_containers_file_is_refused_and_left_as_it_is(void **state)
 
 /* ---- making anew ---- */
 
-#define RENEW (VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_CLAIM)
+#define RENEW (VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM)
 
 static void a_file_is_made_anew_only_when_nobody_lives_in_it(void **state)
 {
