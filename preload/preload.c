@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -434,7 +435,10 @@ struct vcap_device *vcap_device(CUdevice ordinal)
         pthread_mutex_lock(&process_lock);
         rc = 0;
         if (d->state == 0) {
-            *d = found;
+            /* all but state, which others load meanwhile */
+            memcpy((char *)d + offsetof(struct vcap_device, gpu),
+                   (const char *)&found + offsetof(struct vcap_device, gpu),
+                   sizeof(found) - offsetof(struct vcap_device, gpu));
             rc = place_device(d, (uint32_t)ordinal);
             if (rc == 0) {
                 note_device(d);
