@@ -448,9 +448,13 @@ struct vcap_device *vcap_device(CUdevice ordinal)
         pthread_mutex_unlock(&process_lock);
     }
     if (rc != 0) {
-        vcap_log(VCAP_LOG_ERROR,
-                 "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
-                 (int)ordinal, d->name);
+        static struct vcap_log_limit limit;
+        uint32_t held_back;
+
+        if (vcap_log_allow(&limit, &held_back))
+            vcap_log(VCAP_LOG_ERROR,
+                     "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
+                     (int)ordinal, d->name);
         return NULL;
     }
     return d;
