@@ -44,7 +44,7 @@ static void is_the_same(const struct fixture *f, const char *const *argv)
     bool alone = shm_is_ours();
 
     if (argv[0][0] == '/' && access(argv[0], X_OK) != 0)
-        skip();
+        SKIP_BECAUSE("no %s", argv[0]);
     child_run(f, argv, with, &preloaded);
     child_run(f, argv, without, &plain);
     if (plain.status >= 128)

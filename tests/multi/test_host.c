@@ -15,6 +15,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/skip.h"
+
 #include "enforcer/ledger.h"
 #include "tests/sim/sim.h"
 #include "tests/support/fixture.h"
@@ -72,10 +74,8 @@ static void needs_bwrap(const struct fixture *f)
     static struct child_output output;
 
     child_run(f, argv, bare, &output);
-    if (output.status != 0) {
-        print_message("SKIPPED: bubblewrap does not work here: %s\n", output.err);
-        skip();
-    }
+    if (output.status != 0)
+        SKIP_BECAUSE("bubblewrap does not work here: %s", output.err);
 }
 
 static void no_environment_no_way_around(void **state)

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/skip.h"
+
 #include "tests/support/fixture.h"
 
 static void ready(struct child *c, const struct fixture *f, const char *const *extra,
@@ -135,10 +137,8 @@ static void two_users_of_one_container_share_one_ceiling(void **state)
         "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", CLIENT, "--by=dlsym", NULL};
     struct child root, user;
 
-    if (geteuid() != 0 || access("/usr/bin/setpriv", X_OK) != 0) {
-        print_message("SKIPPED: needs root and setpriv\n");
-        skip();
-    }
+    if (geteuid() != 0 || access("/usr/bin/setpriv", X_OK) != 0)
+        SKIP_BECAUSE("needs root and setpriv");
     assert_int_equal(chmod(f->directory, 0777), 0);
     ready(&root, f, extra, 0);
     assert_int_equal(client_result(&root, "alloc 600m"), 0);

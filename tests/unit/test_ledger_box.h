@@ -26,6 +26,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/skip.h"
+
 #include "enforcer/kernel.h"
 #include "enforcer/ledger.h"
 #include "enforcer/ledger_reap.h"

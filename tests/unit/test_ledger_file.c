@@ -201,7 +201,9 @@ static void a_bad_file_under_our_own_name_is_made_anew(void **state)
     assert_true(box_make(4, WHOLE));
     put(8, &version, 4);
     assert_int_equal(
-        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), 0);
+        open_with_key(&ledger, "mine",
+                      VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
+        0);
     assert_string_equal(vcap_ledger_header(&ledger)->key, "mine");
     vcap_ledger_close(&ledger);
 }
@@ -217,12 +219,15 @@ static void a_bad_file_that_somebody_lives_in_stays(void **state)
     pid = box_start(box_stay, &units);
     assert_true(box_await(0, 1));
     put(8, &version, 4);
-    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
-                     -EINVAL);
+    assert_int_equal(
+        box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
+        -EINVAL);
     assert_int_equal(access(box_path, F_OK), 0);
     kill(pid, SIGKILL);
     box_end(pid);
-    assert_int_equal(box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), 0);
+    assert_int_equal(
+        box_open(&ledger, VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
+        0);
     vcap_ledger_close(&ledger);
 }
 
@@ -234,7 +239,9 @@ static void another_containers_file_is_refused_and_left_as_it_is(void **state)
     assert_int_equal(vcap_ledger_create(box_path, &size, 0, "theirs", NULL), 0);
     assert_int_equal(open_with_key(&ledger, "mine", VCAP_OPEN_CLAIM), -EPERM);
     assert_int_equal(
-        open_with_key(&ledger, "mine", VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM), -EPERM);
+        open_with_key(&ledger, "mine",
+                      VCAP_OPEN_MAKE | VCAP_OPEN_RENEW | VCAP_OPEN_REPLACE | VCAP_OPEN_CLAIM),
+        -EPERM);
     assert_int_equal(open_with_key(&ledger, "theirs", VCAP_OPEN_CLAIM), 0);
     assert_string_equal(vcap_ledger_header(&ledger)->key, "theirs");
     vcap_ledger_close(&ledger);
@@ -498,7 +505,7 @@ static void a_full_file_system_says_so_when_the_ledger_is_made(void **state)
     (void)state;
     rc = box_run(make_on_a_full_tmpfs, NULL);
     if (rc == 77)
-        skip();
+        SKIP_BECAUSE("needs root");
     assert_int_equal(rc, 0);
 }
 
@@ -524,7 +531,7 @@ static void another_uid_of_the_container_uses_the_same_file(void **state)
     assert_int_equal(box_open(&ledger, VCAP_OPEN_CLAIM), 0);
     rc = box_run(open_as_somebody_else, NULL);
     if (rc == 77)
-        skip();
+        SKIP_BECAUSE("needs root");
     assert_int_equal(rc, 0);
     assert_int_equal(box_held(&ledger), 4);
     assert_int_equal(box_charge(&ledger, WHOLE), 0);

@@ -39,7 +39,7 @@ static void a_start_time_is_never_read_from_another_namespaces_proc(void **state
     assert_true(box_make(4, WHOLE));
     rc = box_run(start_time_without_our_own_proc, NULL);
     if (rc == 77)
-        skip();
+        SKIP_BECAUSE("needs root");
     assert_int_equal(rc, 0);
 }
 
@@ -98,7 +98,7 @@ static void without_working_locks_slots_are_judged_by_pid(void **state)
     (void)state;
     rc = box_run(fall_back_on_overlayfs, NULL);
     if (rc == 77 || rc == 78)
-        skip();
+        SKIP_BECAUSE("needs root and overlayfs");
     assert_int_equal(rc, 0);
 }
 
