@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/hook/scenario.h"
+#include "tests/support/skip.h"
 
 static const char *const with[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", "VRAMCAP_LEDGER",
                                    "VRAMCAP_LOG=debug", NULL};
