@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define THREADS_MAX 8
-#define TIME_NS INT64_C(700000000)
+#define TIME_NS INT64_C(950000000)
 
 static atomic_bool stop;
 
