@@ -68,12 +68,38 @@ static int a_captured_allocation_is_charged_at_its_launch(void)
                          stream)); /* its memory is there already: nothing is trimmed for it */
     SAME(journal_count("cuDeviceGraphMemTrim"), 0);
     OK(api.cuStreamSynchronize(stream));
-    REFUSED(api.cuMemAlloc_v2(&more, 40 * MIB));
-    SAME(more, 0x77);
+    OK(api.cuMemAlloc_v2(&more, 40 * MIB)); /* the pool is idle: it is trimmed first */
+    SAME(charged(0), 40 * MIB);
+    OK(api.cuMemFree_v2(more));
     OK(api.cuGraphExecDestroy(exec));
     OK(api.cuDeviceGraphMemTrim(0));
     SAME(charged(0), 0);
-    OK(api.cuMemAlloc_v2(&more, 40 * MIB));
+    return 0;
+}
+
+static int an_idle_graph_pool_is_trimmed_before_an_allocation_is_refused(void)
+{
+    CUdeviceptr linear, ordered, more = 0x77;
+    CUgraphExec exec;
+    CUgraph graph;
+
+    OK(start());
+    CHECK((graph = graph_of(80 * MIB)) != NULL);
+    OK(api.cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(api.cuGraphLaunch(exec, stream));
+    OK(api.cuStreamSynchronize(stream));
+    SAME(charged(0), 80 * MIB);
+    OK(api.cuMemAlloc_v2(&linear, 60 * MIB));
+    SAME(charged(0), 60 * MIB);
+    OK(api.cuMemFree_v2(linear));
+    OK(api.cuGraphLaunch(exec, stream));
+    OK(api.cuStreamSynchronize(stream));
+    SAME(charged(0), 80 * MIB);
+    OK(api.cuMemAllocAsync(&ordered, 60 * MIB, stream));
+    SAME(gpu_row(0).refusals, 0);
+    REFUSED(api.cuMemAlloc_v2(&more, 60 * MIB)); /* in use: nothing to trim */
+    SAME(more, 0x77);
+    SAME(gpu_row(0).refusals, 1);
     return 0;
 }
 
@@ -243,6 +269,8 @@ static int a_failed_query_after_a_launch_is_made_up_for(void)
 static const struct scenario scenarios[] = {
     SCENARIO(a_captured_allocation_is_charged_at_its_launch,
              "VRAMCAP_MEMORY_MIB=100;VRAMCAP_SIM_JOURNAL=@/journal"),
+    SCENARIO(an_idle_graph_pool_is_trimmed_before_an_allocation_is_refused,
+             "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(a_node_above_the_room_is_refused_by_launch_and_upload, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(the_sum_of_nodes_is_no_bound, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(growth_without_room_is_booked_and_nothing_more_granted, "VRAMCAP_MEMORY_MIB=100"),
