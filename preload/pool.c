@@ -1,10 +1,10 @@
 /*
  * The table of pools and the settling of one.  Invariants:
  *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
- * is in flight, which then charges the growth or gives it back;
- *   - sequence is raised before and after every driver call that may move a pool.  A reading lower than the
- * account is stored only if nothing was in flight and the number stayed the same over the query; else only
- * a higher one.  A failed reading keeps the figure;
+ *     is in flight, which then charges the growth or gives it back;
+ *   - sequence is raised before and after every driver call that may move a pool.  A reading lower than
+ *     the account is stored only if nothing was in flight and the number stayed the same over the query;
+ *     else only a higher one.  A failed reading keeps the figure;
  *   - a handle is not asked about while or after it is destroyed;
  *   - the live map's record of a pool's pointer holds one reference to the pool, the table one.
  * Order of locks: a pool's, then the accounts'.  The table's is taken alone.
@@ -32,9 +32,8 @@ struct vcap_pool {
     CUmemoryPool handle;
     enum vcap_pool_kind kind;
     bool capped;
-    uint32_t refs; /* atomic */
-    pthread_mutex_t lock;
-    /* under the lock */
+    uint32_t refs;        /* atomic */
+    pthread_mutex_t lock; /* of what follows, up to live_bytes */
     struct vcap_account account;
     uint64_t sequence;
     unsigned in_flight; /* driver calls that may move it */
@@ -42,13 +41,11 @@ struct vcap_pool {
     bool closing;       /* no more queries: it is being destroyed */
     bool orphan;        /* destroyed */
     uint64_t live_bytes;
-    /* under the table's lock */
-    bool lost;
+    bool lost; /* this and hh under the table's lock */
     UT_hash_handle hh;
 };
 
 uint32_t vcap_pools_unsettled;
-
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vcap_pool *table;
 
@@ -626,17 +623,16 @@ void vcap_pools_trim(CUdevice ordinal, unsigned row)
 
 void vcap_pools_reread_default(CUdevice ordinal, unsigned row)
 {
-    struct vcap_pool *pool;
+    struct vcap_pool *pool = NULL;
     CUmemoryPool handle = NULL;
     struct vcap_relaxed r;
-    CUresult result;
 
     if (vcap_own.cuDeviceGetDefaultMemPool == NULL || !vcap_pools_exist())
         return;
     r = vcap_relaxed_begin();
-    result = vcap_own.cuDeviceGetDefaultMemPool(&handle, ordinal);
+    if (vcap_own.cuDeviceGetDefaultMemPool(&handle, ordinal) == CUDA_SUCCESS)
+        pool = vcap_pool_get(handle);
     vcap_relaxed_end(r);
-    pool = result == CUDA_SUCCESS ? vcap_pool_get(handle) : NULL;
     if (pool != NULL)
         vcap_pool_settle(pool, row);
     vcap_pool_put(pool);
