@@ -202,4 +202,7 @@ read_ledger
 [ "$charged" -le "$ceiling_mib" ] || die "$charged MiB are charged under a ceiling of $ceiling_mib"
 
 step "All of this happened as told, on: $gpu"
-echo "Try it yourself:  ${prefix#"$PWD"/}/bin/vramcap run --memory 2048 -- COMMAND"
+echo "Try it yourself:"
+[ -z "${VRAMCAP_SIM_STATE-}" ] ||
+    echo "  export LD_LIBRARY_PATH=${prefix#"$PWD"/}/lib/vramcap/sim    # the simulated card"
+echo "  ${prefix#"$PWD"/}/bin/vramcap run --memory 2048 -- COMMAND"

@@ -57,6 +57,31 @@ static int choose_run_ledger(const char *key_path, char **path)
     return status;
 }
 
+static bool somebody_lives(const char *path)
+{
+    struct vcap_snapshot snapshot;
+    char why[256] = "";
+    bool lives = false;
+
+    if (vcap_snapshot_read(path, &snapshot, why, sizeof why) != 0)
+        return true; /* to be reported, not passed over */
+    for (uint32_t p = 0; p < snapshot.process_count; p++)
+        lives = lives || snapshot.processes[p].life != VCAP_LIFE_DEAD;
+    vcap_snapshot_free(&snapshot);
+    return lives;
+}
+
+static size_t run_ledgers(void)
+{
+    char **paths = NULL;
+    size_t count = 0;
+
+    if (vcap_run_ledger_list(VCAP_RUN_LEDGER_FOLDER, &paths, &count) != 0)
+        return 0;
+    vcap_run_ledger_free_list(paths, count);
+    return count;
+}
+
 int vcap_ledger_choose(const char *command, int argc, char **argv, int first, char **path)
 {
     char key[VCAP_KEY_MAX], key_path[sizeof VCAP_LEDGER_SHM_PREFIX + VCAP_KEY_MAX] = "";
@@ -72,7 +97,8 @@ int vcap_ledger_choose(const char *command, int argc, char **argv, int first, ch
         return give(VCAP_LEDGER_HOST_PATH, path);
     if (vcap_key_compute("/proc", "/sys/fs/cgroup", key) >= 0) {
         (void)snprintf(key_path, sizeof key_path, "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
-        if (vcap_path_exists(key_path))
+        /* a ledger that everybody has left says less than one of a command that runs now */
+        if (vcap_path_exists(key_path) && (somebody_lives(key_path) || run_ledgers() == 0))
             return give(key_path, path);
     }
     return choose_run_ledger(key_path, path);
