@@ -28,6 +28,13 @@
  *                       whoever finds the row by its claim; all write the same values
  *   gpu.ceiling         CAS from 0 (unset) by the first process with a ceiling; from then on only
  *                       the host
+ *   header.host_changes, default_ceiling, near_percent, compute_percent, context_bytes, flags
+ *                       the host: before the file has a name, later by `vramcap resize`
+ *   gpu.source_bytes    stores by any process that saw that source: what it said there
+ *   gpu.near            CAS 0 -> 1 by the charge that crosses near_percent, 1 -> 0 by a release or
+ *                       charge that finds the total well below it again
+ *   gpu.sm_granted, sm_total, compute_percent
+ *                       stores by the process that asked the driver last
  *   gpu.total           CAS by whoever charges, releases or reaps
  *   gpu.peak_bytes      CAS upwards; gpu counters: fetch-and-add
  *   slot.state          see below
@@ -109,15 +116,22 @@
  * HOST_MADE, audit instead of enforce. */
 #define VCAP_LF_HOST_MADE 1u
 #define VCAP_LF_AUDIT 2u
+#define VCAP_LF_PASS_THROUGH 4u /* with HOST_MADE: the host lets everything through, unrecorded */
 
 /* Where a ceiling came from (gpu.ceiling, low byte). */
 enum vcap_lf_source {
     VCAP_LF_SOURCE_UNSET = 0,
-    VCAP_LF_SOURCE_NONE = 1, /* no source named this GPU */
-    VCAP_LF_SOURCE_HOST = 2, /* the ledger, as the host made it */
-    VCAP_LF_SOURCE_ENV = 3,  /* VRAMCAP_MEMORY_MIB */
-    VCAP_LF_SOURCE_MPS = 4   /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
+    VCAP_LF_SOURCE_NONE = 1,   /* no source named this GPU */
+    VCAP_LF_SOURCE_HOST = 2,   /* the ledger, as the host made it */
+    VCAP_LF_SOURCE_ENV = 3,    /* VRAMCAP_MEMORY_MIB */
+    VCAP_LF_SOURCE_MPS = 4,    /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
+    VCAP_LF_SOURCE_CONF = 5,   /* /etc/vramcap/container.conf */
+    VCAP_LF_SOURCE_DMEM = 6,   /* the cgroup's dmem.max */
+    VCAP_LF_SOURCE_NVML = 7,   /* nvmlDeviceGetMemoryLimits_v1, the hard limit */
+    VCAP_LF_SOURCE_TOOLKIT = 8 /* NVIDIA_GPU_MEMORY_LIMIT */
 };
+#define VCAP_LF_SOURCE_FIRST 2u /* of those that have a place in gpu.source_bytes */
+#define VCAP_LF_SOURCE_LAST 8u
 
 enum vcap_lf_status { VCAP_LF_FREE = 0, VCAP_LF_LIVE = 1, VCAP_LF_DEAD = 2 };
 enum vcap_lf_kind { VCAP_LF_KIND_NONE = 0, VCAP_LF_KIND_LOCK = 1, VCAP_LF_KIND_PID = 2 };
@@ -137,8 +151,26 @@ enum vcap_lf_event_kind {
     VCAP_LF_EVENT_ANOMALY = 7,     /* name = what; a number that would have gone wrong */
     VCAP_LF_EVENT_CONFIG = 8,      /* name = option; a value ignored or a host's word kept */
     VCAP_LF_EVENT_NO_SLOT = 9,     /* no free slot for a process */
-    VCAP_LF_EVENT_OVER = 10        /* booked above the ceiling: it could not be refused or undone */
+    VCAP_LF_EVENT_OVER = 10,       /* booked above the ceiling: it could not be refused or undone */
+    VCAP_LF_EVENT_NEAR = 11,       /* held crossed near_percent of the ceiling; once per crossing */
+    VCAP_LF_EVENT_FAULT = 12,   /* a sticky device error first seen here: code, name = the call */
+    VCAP_LF_EVENT_RESIZE = 13,  /* the host changed a ceiling: bytes = new, limit = old */
+    VCAP_LF_EVENT_SWITCH = 14,  /* the host changed flags: code = the new ones, held = the old */
+    VCAP_LF_EVENT_MPS = 15,     /* name = how MPS's own limit is not what it seems */
+    VCAP_LF_EVENT_COMPUTE = 16, /* compute ceiling: name = in force or why not, code = percent */
+    VCAP_LF_EVENT_RENEWED = 17  /* a living process lost its slot or its file and took another */
 };
+
+enum vcap_lf_compute {
+    VCAP_LF_COMPUTE_UNKNOWN = 0,
+    VCAP_LF_COMPUTE_NONE = 1,   /* no compute ceiling was asked for */
+    VCAP_LF_COMPUTE_FORCE = 2,  /* in force: sm_granted of sm_total */
+    VCAP_LF_COMPUTE_NO_MPS = 3, /* asked for, not in force: contexts are not shared by MPS */
+    VCAP_LF_COMPUTE_IGNORED = 4 /* asked for, but the driver reports more multiprocessors */
+};
+
+/* Is this process an MPS client (slot.mps)? */
+enum vcap_lf_mps { VCAP_LF_MPS_UNKNOWN = 0, VCAP_LF_MPS_NO = 1, VCAP_LF_MPS_CLIENT = 2 };
 
 struct vcap_lf_header {
     char magic[8];
@@ -154,10 +186,16 @@ struct vcap_lf_header {
     uint32_t event_offset, event_stride, event_count;
     uint32_t flags;
     char key[64]; /* whose file this is: the container's key (ledger_path.h), NUL-terminated */
-    char container[64];  /* name given by the host; empty: none */
-    uint64_t created_ns; /* CLOCK_REALTIME */
-    char creator[32];    /* version of the program that made it */
-    uint8_t reserved0[248];
+    char container[64];       /* name given by the host; empty: none */
+    uint64_t created_ns;      /* CLOCK_REALTIME */
+    char creator[32];         /* version of the program that made it */
+    uint64_t default_ceiling; /* ceiling word for GPUs without one of their own; 0 = unset; only
+                                 with HOST_MADE */
+    uint64_t host_changes;    /* how often the host changed ceilings or flags since created */
+    uint32_t near_percent;    /* of the ceiling, for VCAP_LF_EVENT_NEAR; 0 = never */
+    uint32_t compute_percent; /* the host's compute ceiling, 1..100; 0 = none */
+    uint64_t context_bytes;   /* the host's least charge per context; UINT64_MAX = none */
+    uint8_t reserved0[216];
     uint64_t event_next; /* sequence number of the next event; the first is 1 */
     uint8_t reserved1[56];
     uint64_t anomalies; /* numbers that would have gone wrong: double free, underflow, bad word */
@@ -171,7 +209,8 @@ struct vcap_lf_gpu {
     uint32_t index; /* ordinal in the process that claimed the row; for people, not for matching */
     uint64_t ceiling;    /* word, see above */
     uint64_t card_bytes; /* what the driver says the device has; 0 = unknown */
-    uint8_t reserved0[16];
+    uint64_t near;       /* 1: total has crossed near_percent and not come well below it since */
+    uint8_t reserved0[8];
     uint64_t total; /* word, see above; alone in its cache line */
     uint8_t reserved1[56];
     uint64_t peak_bytes;
@@ -180,7 +219,13 @@ struct vcap_lf_gpu {
     uint64_t audit_refusals; /* let through in audit mode, would have been refused */
     uint64_t device_full;
     uint64_t over_bytes; /* granted above the ceiling by the exceptions of rule 1, highest seen */
-    uint8_t reserved2[80];
+    /* what each source said, by source - VCAP_LF_SOURCE_FIRST: bytes + 1; 0 = not seen, UINT64_MAX =
+     * no ceiling there */
+    uint64_t source_bytes[8];
+    uint32_t sm_granted, sm_total; /* multiprocessors: as the driver reports them under the compute
+                                      ceiling, and without it; 0 = unknown */
+    uint32_t compute_percent;      /* that sm_granted was asked for; 0 = none */
+    uint32_t compute_state;        /* enum vcap_lf_compute */
 };
 
 struct vcap_lf_slot {
@@ -196,7 +241,10 @@ struct vcap_lf_slot {
     uint64_t gaps;       /* distinct entry points called that are not accounted */
     uint32_t mode;       /* enum vcap_lf_mode */
     uint32_t index_mask; /* bit g: this process has used GPU row g */
-    uint8_t reserved[24];
+    uint32_t mps;        /* enum vcap_lf_mps */
+    uint32_t fault_code; /* CUresult of the first sticky device error seen; 0 = none */
+    uint64_t fault_ns;   /* CLOCK_REALTIME, when */
+    uint8_t reserved[8];
 };
 
 struct vcap_lf_cell {
@@ -257,6 +305,9 @@ VCAP_LF_AT(header, key, 96);
 VCAP_LF_AT(header, container, 160);
 VCAP_LF_AT(header, created_ns, 224);
 VCAP_LF_AT(header, creator, 232);
+VCAP_LF_AT(header, default_ceiling, 264);
+VCAP_LF_AT(header, near_percent, 280);
+VCAP_LF_AT(header, context_bytes, 288);
 VCAP_LF_AT(header, event_next, 512);
 VCAP_LF_AT(header, anomalies, 576);
 VCAP_LF_ASSERT(gpu_size, sizeof(struct vcap_lf_gpu) == 256);
@@ -265,7 +316,10 @@ VCAP_LF_AT(gpu, ceiling, 32);
 VCAP_LF_AT(gpu, card_bytes, 40);
 VCAP_LF_AT(gpu, total, 64);
 VCAP_LF_AT(gpu, peak_bytes, 128);
+VCAP_LF_AT(gpu, near, 48);
 VCAP_LF_AT(gpu, over_bytes, 168);
+VCAP_LF_AT(gpu, source_bytes, 176);
+VCAP_LF_AT(gpu, sm_granted, 240);
 VCAP_LF_ASSERT(slot_size, sizeof(struct vcap_lf_slot) == 128);
 VCAP_LF_AT(slot, pid, 8);
 VCAP_LF_AT(slot, pidns, 16);
@@ -274,6 +328,8 @@ VCAP_LF_AT(slot, command, 32);
 VCAP_LF_AT(slot, claimed_ns, 64);
 VCAP_LF_AT(slot, gaps, 88);
 VCAP_LF_AT(slot, index_mask, 100);
+VCAP_LF_AT(slot, mps, 104);
+VCAP_LF_AT(slot, fault_ns, 112);
 VCAP_LF_ASSERT(cell_size, sizeof(struct vcap_lf_cell) == 64);
 VCAP_LF_AT(cell, intent, 8);
 VCAP_LF_AT(cell, ack, 16);

@@ -135,7 +135,7 @@ static int check_gpu(const struct reading *r, uint32_t row)
     uint32_t source = vcap_lf_ceiling_source(g->ceiling);
     uint64_t units = vcap_lf_ceiling_units(g->ceiling);
     int error;
-    if (source > VCAP_LF_SOURCE_MPS || (source == VCAP_LF_SOURCE_UNSET && units != 0))
+    if (source > VCAP_LF_SOURCE_LAST || (source == VCAP_LF_SOURCE_UNSET && units != 0))
         return UNTRUSTED(r, "GPU row %u: ceiling from unknown source %u", row, source);
     if (units > VCAP_LF_UNITS_MAX)
         return UNTRUSTED(r, "GPU row %u: impossible ceiling", row);
@@ -339,6 +339,15 @@ static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot
     out->audit_refusals = g->audit_refusals;
     out->device_full = g->device_full;
     out->over_peak_bytes = g->over_bytes;
+    for (uint32_t i = 0; i <= VCAP_LF_SOURCE_LAST - VCAP_LF_SOURCE_FIRST; i++)
+        out->source_bytes[i] =
+            g->source_bytes[i] == 0 ? VCAP_UNKNOWN : g->source_bytes[i] - 1; /* bytes + 1 */
+    out->compute_state = g->compute_state > VCAP_LF_COMPUTE_IGNORED
+                             ? VCAP_LF_COMPUTE_UNKNOWN
+                             : (enum vcap_lf_compute)g->compute_state;
+    out->sm_granted = g->sm_granted;
+    out->sm_total = g->sm_total;
+    out->compute_percent = g->compute_percent > 100 ? 0 : g->compute_percent;
     out->disagrees = cells_disagree(r, row);
 }
 
@@ -440,6 +449,10 @@ static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
         p->refusals = copy->slot.refusals;
         p->anomalies = copy->slot.anomalies;
         p->gaps = copy->slot.gaps;
+        p->mps = copy->slot.mps > VCAP_LF_MPS_CLIENT ? VCAP_LF_MPS_UNKNOWN
+                                                     : (enum vcap_lf_mps)copy->slot.mps;
+        p->fault_code = copy->slot.fault_code;
+        p->fault_ns = copy->slot.fault_ns;
         p->charges = calloc(out->gpu_count ? out->gpu_count : 1, sizeof *p->charges);
         if (!p->charges)
             return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
@@ -531,6 +544,10 @@ static void fill_header(const struct reading *r, const struct stat *st, struct v
     copy_printable(out->container, sizeof out->container, h->container, sizeof h->container);
     copy_printable(out->creator, sizeof out->creator, h->creator, sizeof h->creator);
     out->created_ns = h->created_ns;
+    out->default_ceiling_bytes = vcap_ceiling_bytes(h->default_ceiling);
+    out->host_changes = h->host_changes;
+    out->near_percent = h->near_percent > 100 ? 0 : h->near_percent;
+    out->compute_percent = h->compute_percent > 100 ? 0 : h->compute_percent;
     out->anomalies = h->anomalies;
     out->device = st->st_dev;
     out->inode = st->st_ino;

@@ -34,7 +34,11 @@ struct vcap_snapshot_gpu {
     uint64_t free_bytes; /* below the lower of ceiling and card; VCAP_UNKNOWN without a ceiling */
     uint64_t peak_bytes;
     uint64_t refusals, refused_bytes, audit_refusals, device_full, over_peak_bytes;
-    bool over;      /* charged_bytes is above the ceiling */
+    /* what each source said, by source - VCAP_LF_SOURCE_FIRST; VCAP_UNKNOWN: not seen or none */
+    uint64_t source_bytes[VCAP_LF_SOURCE_LAST - VCAP_LF_SOURCE_FIRST + 1];
+    enum vcap_lf_compute compute_state;
+    uint32_t sm_granted, sm_total, compute_percent; /* 0: unknown */
+    bool over;                                      /* charged_bytes is above the ceiling */
     bool disagrees; /* the processes' charges do not add up to the total, moves in flight aside */
 };
 
@@ -58,6 +62,9 @@ struct vcap_snapshot_process {
     enum vcap_life life; /* UNKNOWN counts as alive */
     enum vcap_lf_mode mode;
     uint64_t refusals, anomalies, gaps;
+    enum vcap_lf_mps mps;
+    uint32_t fault_code; /* CUresult; 0: none */
+    uint64_t fault_ns;
     uint32_t charge_count; /* only GPUs that the process has used */
     struct vcap_snapshot_charge *charges;
 };
@@ -75,7 +82,10 @@ struct vcap_snapshot_event {
 
 struct vcap_snapshot {
     uint32_t version;
-    uint32_t flags; /* VCAP_LF_HOST_MADE, VCAP_LF_AUDIT */
+    uint32_t flags;                 /* VCAP_LF_HOST_MADE, VCAP_LF_AUDIT, VCAP_LF_PASS_THROUGH */
+    uint64_t default_ceiling_bytes; /* VCAP_NO_LIMIT: none, or unset */
+    uint64_t host_changes;
+    uint32_t near_percent, compute_percent; /* 0: none */
     char key[64], container[64], creator[32];
     uint64_t created_ns;
     uint64_t anomalies;
@@ -114,7 +124,8 @@ int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t w
 
 void vcap_snapshot_free(struct vcap_snapshot *snapshot);
 
-/* Words for people and JSON: "none", "host", "env", "mps" (NULL for unset); "alive", "gone",
+/* Words for people and JSON: "none", "host", "env", "mps", "conf", "dmem", "nvml",
+ * "toolkit" (NULL for unset); "alive", "gone",
  * "unknown"; "refusal", ... (NULL for a kind that this build does not know). */
 const char *vcap_snapshot_source_name(enum vcap_lf_source source);
 const char *vcap_snapshot_life_name(enum vcap_life life);

@@ -143,6 +143,10 @@ const char *vcap_snapshot_source_name(enum vcap_lf_source source)
         [VCAP_LF_SOURCE_HOST] = "host",
         [VCAP_LF_SOURCE_ENV] = "env",
         [VCAP_LF_SOURCE_MPS] = "mps",
+        [VCAP_LF_SOURCE_CONF] = "conf",
+        [VCAP_LF_SOURCE_DMEM] = "dmem",
+        [VCAP_LF_SOURCE_NVML] = "nvml",
+        [VCAP_LF_SOURCE_TOOLKIT] = "toolkit",
     };
     return (size_t)source < sizeof names / sizeof *names ? names[source] : NULL;
 }
@@ -165,6 +169,13 @@ const char *vcap_snapshot_event_name(uint32_t kind)
         [VCAP_LF_EVENT_CONFIG] = "config",
         [VCAP_LF_EVENT_NO_SLOT] = "no-slot",
         [VCAP_LF_EVENT_OVER] = "over",
+        [VCAP_LF_EVENT_NEAR] = "near",
+        [VCAP_LF_EVENT_FAULT] = "fault",
+        [VCAP_LF_EVENT_RESIZE] = "resize",
+        [VCAP_LF_EVENT_SWITCH] = "switch",
+        [VCAP_LF_EVENT_MPS] = "mps",
+        [VCAP_LF_EVENT_COMPUTE] = "compute",
+        [VCAP_LF_EVENT_RENEWED] = "renewed",
     };
     return kind < sizeof names / sizeof *names ? names[kind] : NULL;
 }
