@@ -7,7 +7,7 @@
  *     cells and the question whether its owner lives;
  *   - the sum of the cells is compared with a GPU's total only if that total read the same before
  *     and after all the cells, so that no move came between;
- *   - an event is believed only if its two sequence numbers agree and lie within the ring's range.
+ *   - events are judged one by one (ledger_read_event.c).
  * A word that cannot be is read again (up to TRIES) before the ledger is called untrusted.
  */
 #include "enforcer/ledger_read.h"
@@ -59,15 +59,6 @@ static uint64_t now_ns(void)
     if (clock_gettime(CLOCK_MONOTONIC, &t) != 0)
         return 0;
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
-/* Copies a string that may have no end; whatever is not printable ASCII becomes '?'. */
-static void copy_printable(char *to, size_t to_size, const char *from, size_t from_size)
-{
-    size_t i = 0;
-    for (; i + 1 < to_size && i < from_size && from[i]; i++)
-        to[i] = (char)(from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?');
-    to[i] = '\0';
 }
 
 static void format_uuid(char text[VCAP_UUID_TEXT], const uint8_t u[16], bool mig)
@@ -365,58 +356,16 @@ static int read_gpus_again(struct reading *r)
     return 0;
 }
 
-/* ---- events ---- */
-
-static int by_sequence(const void *left, const void *right)
-{
-    const struct vcap_snapshot_event *a = left, *b = right;
-    return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
-}
+/* ---- the whole ---- */
 
 static int fill_events(const struct reading *r, struct vcap_snapshot *out)
 {
-    const struct vcap_lf_header *h = &r->header;
     uint64_t next = 0;
     int error = read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
     if (error)
         return error;
-    if (next == 0)
-        next = 1;
-    out->event_capacity = h->event_count;
-    out->event_next = next;
-    out->events = calloc(h->event_count ? h->event_count : 1, sizeof *out->events);
-    if (!out->events)
-        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < h->event_count; i++) {
-        struct vcap_lf_event e;
-        memcpy(&e, r->file + h->event_offset + (size_t)i * h->event_stride, sizeof e);
-        /* next was read after the ring, so every whole event is below it; older than one round:
-         * torn */
-        if (e.begin != e.end || e.begin == 0 || e.begin >= next || next - e.begin > h->event_count)
-            continue;
-        struct vcap_snapshot_event *to = &out->events[n++];
-        to->sequence = e.begin;
-        to->time_ns = e.time_ns;
-        to->kind = e.kind;
-        to->pid = e.pid;
-        to->gpu = e.gpu < h->gpu_count ? r->gpu_position[e.gpu] : UINT32_MAX;
-        to->bytes = e.bytes;
-        to->held = e.held;
-        to->limit = e.limit;
-        to->code = e.code;
-        copy_printable(to->name, sizeof to->name, e.name, sizeof e.name);
-    }
-    qsort(out->events, n, sizeof *out->events, by_sequence);
-    for (uint32_t i = 0; i < n; i++)
-        if (out->event_count == 0 ||
-            out->events[out->event_count - 1].sequence != out->events[i].sequence)
-            out->events[out->event_count++] = out->events[i];
-    out->events_lost = next - 1 - out->event_count;
-    return 0;
+    return vcap_read_events(&r->header, r->file, next, r->gpu_position, out, r->why, r->why_size);
 }
-
-/* ---- the whole ---- */
 
 /* What a process holds less its known overhead, which is shown apart. */
 static uint64_t without_overhead(uint64_t held, const struct vcap_lf_cell *c)
@@ -442,8 +391,8 @@ static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
         p->pidns = copy->slot.pidns;
         p->start_time = copy->slot.start_time;
         p->claimed_ns = copy->slot.claimed_ns;
-        copy_printable(p->command, sizeof p->command, copy->slot.command,
-                       sizeof copy->slot.command);
+        vcap_read_copy_text(p->command, sizeof p->command, copy->slot.command,
+                            sizeof copy->slot.command);
         p->life = copy->life;
         p->mode = copy->slot.mode == VCAP_LF_MODE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
         p->refusals = copy->slot.refusals;
@@ -540,9 +489,9 @@ static void fill_header(const struct reading *r, const struct stat *st, struct v
     const struct vcap_lf_header *h = &r->header;
     out->version = h->version;
     out->flags = h->flags;
-    copy_printable(out->key, sizeof out->key, h->key, sizeof h->key);
-    copy_printable(out->container, sizeof out->container, h->container, sizeof h->container);
-    copy_printable(out->creator, sizeof out->creator, h->creator, sizeof h->creator);
+    vcap_read_copy_text(out->key, sizeof out->key, h->key, sizeof h->key);
+    vcap_read_copy_text(out->container, sizeof out->container, h->container, sizeof h->container);
+    vcap_read_copy_text(out->creator, sizeof out->creator, h->creator, sizeof h->creator);
     out->created_ns = h->created_ns;
     out->default_ceiling_bytes = vcap_ceiling_bytes(h->default_ceiling);
     out->host_changes = h->host_changes;

@@ -27,6 +27,14 @@ int vcap_read_refuse(char *why, size_t why_size, int error, const char *format, 
     return -error;
 }
 
+void vcap_read_copy_text(char *to, size_t to_size, const char *from, size_t from_size)
+{
+    size_t i = 0;
+    for (; i + 1 < to_size && i < from_size && from[i]; i++)
+        to[i] = (char)(from[i] >= 0x20 && from[i] < 0x7f ? from[i] : '?');
+    to[i] = '\0';
+}
+
 const char *vcap_read_file_kind(mode_t mode)
 {
     switch (mode & S_IFMT) {
@@ -139,14 +147,10 @@ out:
 const char *vcap_snapshot_source_name(enum vcap_lf_source source)
 {
     static const char *const names[] = {
-        [VCAP_LF_SOURCE_NONE] = "none",
-        [VCAP_LF_SOURCE_HOST] = "host",
-        [VCAP_LF_SOURCE_ENV] = "env",
-        [VCAP_LF_SOURCE_MPS] = "mps",
-        [VCAP_LF_SOURCE_CONF] = "conf",
-        [VCAP_LF_SOURCE_DMEM] = "dmem",
-        [VCAP_LF_SOURCE_NVML] = "nvml",
-        [VCAP_LF_SOURCE_TOOLKIT] = "toolkit",
+        [VCAP_LF_SOURCE_NONE] = "none", [VCAP_LF_SOURCE_HOST] = "host",
+        [VCAP_LF_SOURCE_ENV] = "env",   [VCAP_LF_SOURCE_MPS] = "mps",
+        [VCAP_LF_SOURCE_CONF] = "conf", [VCAP_LF_SOURCE_DMEM] = "dmem",
+        [VCAP_LF_SOURCE_NVML] = "nvml", [VCAP_LF_SOURCE_TOOLKIT] = "toolkit",
     };
     return (size_t)source < sizeof names / sizeof *names ? names[source] : NULL;
 }
