@@ -73,25 +73,36 @@ uint64_t vcap_ceiling_match(const struct vcap_entries *entries, uint32_t ordinal
     return named ? lowest : none_value;
 }
 
-static uint64_t match_list(const struct vcap_entries *entries, bool set, uint32_t ordinal,
-                           const uint8_t uuid[16], bool mig)
+bool vcap_ceiling_by_source(const struct vcap_config *config, enum vcap_lf_source source,
+                            uint32_t ordinal, const uint8_t uuid[16], bool mig, uint64_t *bytes)
 {
-    if (set && entries->count == 0)
-        return 0;
-    return vcap_ceiling_match(entries, ordinal, uuid, mig, VCAP_NO_LIMIT);
+    const struct vcap_entries *entries = source == VCAP_LF_SOURCE_CONF  ? &config->host_memory
+                                         : source == VCAP_LF_SOURCE_ENV ? &config->memory
+                                                                        : &config->mps;
+    bool set = source == VCAP_LF_SOURCE_CONF  ? config->host_memory_set
+               : source == VCAP_LF_SOURCE_ENV ? config->memory_set
+                                              : config->mps_set;
+
+    if (set)
+        *bytes = entries->count == 0
+                     ? 0
+                     : vcap_ceiling_match(entries, ordinal, uuid, mig, VCAP_NO_LIMIT);
+    return set;
 }
 
 struct vcap_ceiling vcap_ceiling_effective(const struct vcap_config *config, uint32_t ordinal,
                                            const uint8_t uuid[16], bool mig)
 {
-    uint64_t own = match_list(&config->memory, config->memory_set, ordinal, uuid, mig);
-    uint64_t mps = match_list(&config->mps, config->mps_set, ordinal, uuid, mig);
+    static const enum vcap_lf_source sources[] = {VCAP_LF_SOURCE_CONF, VCAP_LF_SOURCE_ENV,
+                                                  VCAP_LF_SOURCE_MPS};
+    struct vcap_ceiling lowest = {VCAP_NO_LIMIT, VCAP_LF_SOURCE_NONE};
+    uint64_t bytes;
 
-    if (own == VCAP_NO_LIMIT && mps == VCAP_NO_LIMIT)
-        return (struct vcap_ceiling){VCAP_NO_LIMIT, VCAP_LF_SOURCE_NONE};
-    if (own <= mps)
-        return (struct vcap_ceiling){own, VCAP_LF_SOURCE_ENV};
-    return (struct vcap_ceiling){mps, VCAP_LF_SOURCE_MPS};
+    for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)
+        if (vcap_ceiling_by_source(config, sources[i], ordinal, uuid, mig, &bytes) &&
+            bytes < lowest.bytes)
+            lowest = (struct vcap_ceiling){bytes, sources[i]};
+    return lowest;
 }
 
 bool vcap_ceiling_mps_names_invisible(const struct vcap_entries *mps, uint32_t visible_count,

@@ -53,6 +53,9 @@ struct vcap_config {
     char ledger[VCAP_CONFIG_PATH_MAX]; /* empty: not set */
     struct vcap_entries memory;        /* VRAMCAP_MEMORY_MIB */
     bool memory_set;
+    struct vcap_entries
+        host_memory; /* the same from the host's file; not read by vcap_config_read */
+    bool host_memory_set;
     struct vcap_entries mps; /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
     bool mps_set;
     enum vcap_log_level log_level;

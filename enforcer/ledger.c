@@ -390,6 +390,7 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
         struct vcap_lf_gpu *row = &l->gpus[g];
         uint64_t seen = vcap_load(&row->claim);
         uint64_t *stored = (uint64_t *)(void *)row->uuid;
+        bool mine_to_number = seen == 0;
 
         if (seen == 0 && !vcap_cas(&row->claim, 0, claim))
             continue;
@@ -400,8 +401,10 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
         /* whoever finds the row writes the same: its first claimer may have died before it did */
         __atomic_store_n(&stored[0], words[0], __ATOMIC_RELAXED);
         __atomic_store_n(&stored[1], words[1], __ATOMIC_RELAXED);
-        __atomic_store_n(&row->flags, flags, __ATOMIC_RELAXED);
-        if (seen == 0)
+        /* a place that the host gave it counts what the host named; the first process knows better */
+        mine_to_number |= (__atomic_exchange_n(&row->flags, flags, __ATOMIC_RELAXED) & ~flags &
+                           VCAP_LF_GPU_NAMED) != 0;
+        if (mine_to_number)
             __atomic_store_n(&row->index, index, __ATOMIC_RELAXED);
         if (card_bytes != 0)
             __atomic_store_n(&row->card_bytes, card_bytes, __ATOMIC_RELAXED);

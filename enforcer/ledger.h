@@ -83,12 +83,14 @@ int vcap_ledger_create(const char *path, const struct vcap_ledger_size *size, ui
  *   RENEW    make anew, in place, a ledger that nobody lives in and the host did not make
  *   CLAIM    take a slot before anybody can make the file anew
  *   REPLACE  the name is ours alone: a file there that is no ledger of this version gives way to one
+ *   WRITE    nothing, and the mapping is writable: the host's side
  */
 #define VCAP_OPEN_VIEW 0u
 #define VCAP_OPEN_MAKE 1u
 #define VCAP_OPEN_RENEW 2u
 #define VCAP_OPEN_CLAIM 4u
 #define VCAP_OPEN_REPLACE 8u
+#define VCAP_OPEN_WRITE 16u
 
 /*
  * Opens the ledger at path and maps it.  key: demanded of the header, unless NULL, or the file is the
@@ -161,6 +163,9 @@ int vcap_ledger_gpu(struct vcap_ledger *l, const uint8_t uuid[16], uint32_t flag
 uint64_t vcap_ledger_propose_ceiling(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes,
                                      enum vcap_lf_source source);
 
+/* The ceiling word of a row in a ledger of the host's: its own, or by default, which it then gets; 0: none. */
+uint64_t vcap_ledger_host_ceiling(struct vcap_ledger *l, uint32_t gpu);
+
 /* The container's ceiling in bytes (VCAP_NO_LIMIT if none) of a ceiling word. */
 static inline uint64_t vcap_ceiling_bytes(uint64_t word)
 {
@@ -212,6 +217,10 @@ struct vcap_event {
     const char *name; /* may be NULL */
 };
 void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event);
+
+/* A GPU holds this much more than its ceiling, by an exception of the rules: the highest is kept, with an
+ * event. */
+void vcap_ledger_over(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what);
 
 /* Counts a number that would have gone wrong, in the header and in the slot, with an event. */
 void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what);

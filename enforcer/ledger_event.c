@@ -39,6 +39,21 @@ void vcap_ledger_event(struct vcap_ledger *l, const struct vcap_event *event)
     __atomic_store_n(&slot->end, number, __ATOMIC_SEQ_CST);
 }
 
+void vcap_ledger_over(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
+{
+    struct vcap_event event = {
+        .kind = VCAP_LF_EVENT_OVER, .gpu = gpu, .bytes = bytes, .name = what};
+    uint64_t *most = &l->gpus[gpu].over_bytes;
+    uint64_t seen = __atomic_load_n(most, __ATOMIC_RELAXED);
+
+    while (seen < bytes && !__atomic_compare_exchange_n(most, &seen, bytes, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED))
+        ;
+    event.held = vcap_ledger_held(l, gpu);
+    event.limit = vcap_ceiling_bytes(__atomic_load_n(&l->gpus[gpu].ceiling, __ATOMIC_RELAXED));
+    vcap_ledger_event(l, &event);
+}
+
 void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
 {
     struct vcap_event event = {

@@ -74,7 +74,8 @@ int vcap_ledger_export(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint6
 void vcap_ledger_unexport(struct vcap_ledger *l, uint64_t mine, uint32_t entry)
 {
     /* of an older place: dead, and perhaps somebody else's by now */
-    if (entry >= l->export_count || vcap_load(&l->exports[entry].owner) != owner_of(mine))
+    if (entry >= l->export_count || !vcap_ledger_holds(l, mine) ||
+        vcap_load(&l->exports[entry].owner) != owner_of(mine))
         return;
     __atomic_store_n(&l->exports[entry].writer, 0, __ATOMIC_SEQ_CST);
     vcap_cas(&l->exports[entry].owner, owner_of(mine), 0);

@@ -1,6 +1,5 @@
 /*
- * The file: making it, opening it, taking a slot in it.  Invariants:
- *   - a ledger has its name only when it is complete, its space allocated and its mode set;
+ * The file: opening it and taking a slot in it (ledger_make.c makes it).  Invariants:
  *   - nothing is ever renamed over it, and it is unlinked only when it is bad, under our own name, and
  *     nobody is joining or living in it;
  *   - while a process joins (opens, reads, takes a slot) it holds the init byte shared; making anew
@@ -18,12 +17,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_check.h"
+#include "enforcer/ledger_make.h"
 #include "enforcer/ledger_reap.h"
 #include "enforcer/ledger_word.h"
 
@@ -49,136 +48,6 @@ void vcap_ledger_fork_child(void)
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
 
     memcpy(&fork_mutex, &fresh, sizeof(fresh)); /* its holder is the parent's thread */
-}
-
-static uint64_t align_64(uint64_t value)
-{
-    return (value + 63) & ~UINT64_C(63);
-}
-
-static int fill_header(struct vcap_lf_header *h, const struct vcap_ledger_size *size,
-                       uint32_t flags, const char *key, const char *container)
-{
-    uint64_t at = sizeof(*h);
-
-    memset(h, 0, sizeof(*h));
-    memcpy(h->magic, VCAP_LF_MAGIC, sizeof(h->magic));
-    h->version = VCAP_LF_VERSION;
-    h->oldest_reader = VCAP_LF_OLDEST_READER;
-    h->byte_order = VCAP_LF_BYTE_ORDER;
-    h->header_size = sizeof(*h);
-    h->gpu_count = size != NULL && size->gpus != 0 ? size->gpus : VCAP_LF_GPUS_DEFAULT;
-    h->slot_count = size != NULL && size->slots != 0 ? size->slots : VCAP_LF_SLOTS_DEFAULT;
-    h->event_count = size != NULL && size->events != 0 ? size->events : VCAP_LF_EVENTS_DEFAULT;
-    if (h->gpu_count > VCAP_LF_GPUS_MAX || h->slot_count > VCAP_LF_SLOTS_MAX ||
-        h->event_count > VCAP_LF_EVENTS_MAX)
-        return -EINVAL;
-    h->gpu_offset = (uint32_t)at;
-    h->gpu_stride = sizeof(struct vcap_lf_gpu);
-    at = align_64(at + (uint64_t)h->gpu_count * h->gpu_stride);
-    h->slot_offset = (uint32_t)at;
-    h->slot_stride = sizeof(struct vcap_lf_slot);
-    at = align_64(at + (uint64_t)h->slot_count * h->slot_stride);
-    h->cell_offset = (uint32_t)at;
-    h->cell_stride = sizeof(struct vcap_lf_cell);
-    h->cell_count = h->slot_count * h->gpu_count;
-    at = align_64(at + (uint64_t)h->cell_count * h->cell_stride);
-    h->export_offset = (uint32_t)at;
-    h->export_stride = sizeof(struct vcap_lf_export);
-    h->export_count = VCAP_LF_EXPORTS;
-    at += (uint64_t)h->export_count * h->export_stride;
-    h->event_offset = (uint32_t)at;
-    h->event_stride = sizeof(struct vcap_lf_event);
-    at += (uint64_t)h->event_count * h->event_stride;
-    h->file_size = (at + 4095) & ~UINT64_C(4095);
-    h->flags = flags;
-    h->created_ns = vcap_clock_ns(CLOCK_REALTIME);
-    h->event_next = 1;
-    if (key != NULL && strlen(key) < sizeof(h->key))
-        memcpy(h->key, key, strlen(key));
-    if (container != NULL && strlen(container) < sizeof(h->container))
-        memcpy(h->container, container, strlen(container));
-    snprintf(h->creator, sizeof(h->creator), "vramcap %s", VRAMCAP_VERSION);
-    return 0;
-}
-
-/* A file without a name (or, where the file system has none, with one that nobody else uses). */
-static int open_nameless(const char *path, char *temporary, size_t temporary_size)
-{
-    char folder[VCAP_LEDGER_PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
-    int fd;
-
-    if (length >= sizeof(folder))
-        return -ENAMETOOLONG;
-    memcpy(folder, path, length);
-    memcpy(folder + length, length == 0 ? "." : "", length == 0 ? 2 : 1);
-    temporary[0] = 0;
-    fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
-        return fd >= 0 ? fd : -errno;
-    if (snprintf(temporary, temporary_size, "%s.%d.%llx", path, (int)getpid(),
-                 (unsigned long long)vcap_clock_ns(CLOCK_MONOTONIC)) >= (int)temporary_size)
-        return -ENAMETOOLONG;
-    fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return fd >= 0 ? fd : -errno;
-}
-
-static int give_name(int fd, const char *temporary, const char *path)
-{
-    char link_path[48];
-
-    if (temporary[0] != 0)
-        return linkat(AT_FDCWD, temporary, AT_FDCWD, path, 0) == 0 ? 0 : -errno;
-    snprintf(link_path, sizeof(link_path), "/proc/self/fd/%d", fd);
-    if (linkat(AT_FDCWD, link_path, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0)
-        return 0;
-    if (errno != ENOENT && errno != ENOTDIR)
-        return -errno;
-    /* no /proc here; needs CAP_DAC_READ_SEARCH */
-    return linkat(fd, "", AT_FDCWD, path, AT_EMPTY_PATH) == 0 ? 0 : -errno;
-}
-
-static int create(const char *path, const struct vcap_ledger_size *size, uint32_t flags,
-                  const char *key, const char *container)
-{
-    char temporary[VCAP_LEDGER_PATH_MAX + 64];
-    struct vcap_lf_header header;
-    struct rlimit most;
-    int fd, rc = fill_header(&header, size, flags, key, container);
-
-    if (rc != 0)
-        return rc;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < header.file_size)
-        return -EFBIG; /* the kernel would say so with SIGXFSZ */
-    fd = open_nameless(path, temporary, sizeof(temporary));
-    if (fd < 0)
-        return fd;
-    /* real blocks, so that a full tmpfs says ENOSPC here and never SIGBUS later */
-    do
-        rc = -posix_fallocate(fd, 0, (off_t)header.file_size);
-    while (rc == -EINTR);
-    if (rc == 0 && fchmod(fd, 0666) != 0)
-        rc = -errno;
-    if (rc == 0 && pwrite(fd, &header, sizeof(header), 0) != (ssize_t)sizeof(header))
-        rc = errno != 0 ? -errno : -EIO;
-    if (rc == 0)
-        rc = give_name(fd, temporary, path);
-    if (temporary[0] != 0)
-        unlink(temporary);
-    close(fd);
-    return rc;
-}
-
-int vcap_ledger_create(const char *path, const struct vcap_ledger_size *size, uint32_t flags,
-                       const char *key, const char *container)
-{
-    int saved = errno;
-    int rc = create(path, size, flags, key, container);
-
-    errno = saved;
-    return rc;
 }
 
 /* Takes slot s if it is free: 0, -EAGAIN (somebody's), -errno. */
@@ -224,6 +93,9 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
     slot->uid = (uint32_t)getuid();
     slot->pidns = l->pidns;
     slot->start_time = vcap_start_time(getpid());
+    slot->timens = vcap_timens_inode();
+    slot->mps = slot->fault_code = 0;
+    slot->fault_ns = 0;
     slot->claimed_ns = vcap_clock_ns(CLOCK_REALTIME);
     slot->refusals = slot->anomalies = slot->gaps = 0;
     slot->mode = (uint32_t)mode;
@@ -302,42 +174,6 @@ static int claim(struct vcap_ledger *l, int join_fd, enum vcap_lf_mode mode)
     return -EUSERS;
 }
 
-static bool anybody_lives(const unsigned char *base, const struct vcap_lf_header *h, int fd,
-                          uint64_t pidns)
-{
-    for (uint32_t s = 0; s < h->slot_count; s++) {
-        struct vcap_lf_slot slot;
-
-        memcpy(&slot, base + h->slot_offset + (size_t)s * h->slot_stride, sizeof(slot));
-        if (vcap_lf_state_status(slot.state) == VCAP_LF_LIVE &&
-            vcap_slot_life(&slot, s, fd, pidns) != VCAP_LIFE_DEAD)
-            return true;
-    }
-    return false;
-}
-
-/*
- * The file is stale (empty of life, ours to make): everything but the header back to zero, in place.
- * Generations go on, so that a place that somebody still remembers is never taken for a new one.
- */
-static void renew_in_place(unsigned char *base, struct vcap_lf_header *h)
-{
-    memset(base + h->header_size, 0, h->slot_offset - h->header_size);
-    for (uint32_t s = 0; s < h->slot_count; s++) {
-        struct vcap_lf_slot *slot =
-            (struct vcap_lf_slot *)(void *)(base + h->slot_offset + (size_t)s * h->slot_stride);
-        uint64_t generation = vcap_lf_state_generation(slot->state);
-
-        memset(slot, 0, sizeof(*slot));
-        __atomic_store_n(&slot->state, vcap_lf_state(generation, VCAP_LF_KIND_NONE, VCAP_LF_FREE),
-                         __ATOMIC_SEQ_CST);
-    }
-    memset(base + h->cell_offset, 0, (size_t)(h->file_size - h->cell_offset));
-    __atomic_store_n(&h->event_next, 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&h->anomalies, 0, __ATOMIC_SEQ_CST);
-    h->created_ns = vcap_clock_ns(CLOCK_REALTIME);
-}
-
 static void fill_geometry(struct vcap_ledger *l, const struct vcap_lf_header *h)
 {
     l->gpus = (struct vcap_lf_gpu *)(void *)(l->base + h->gpu_offset);
@@ -406,10 +242,10 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what,
     }
     pidns = vcap_pidns_inode();
     if ((what & VCAP_OPEN_RENEW) != 0 && (header.flags & VCAP_LF_HOST_MADE) == 0 &&
-        !anybody_lives(l->base, &header, fd, pidns)) {
+        !vcap_ledger_anybody_lives(l->base, &header, fd, pidns)) {
         rc = vcap_sys_lock(fd, F_WRLCK, VCAP_LF_LOCK_INIT);
-        if (rc == 0 && !anybody_lives(l->base, &header, fd, pidns))
-            renew_in_place(l->base, vcap_ledger_header(l));
+        if (rc == 0 && !vcap_ledger_anybody_lives(l->base, &header, fd, pidns))
+            vcap_ledger_renew_in_place(l->base, vcap_ledger_header(l), false);
         if (rc == 0)
             rc = vcap_sys_lock(fd, F_RDLCK, VCAP_LF_LOCK_INIT);
         else if (last_try)
@@ -462,7 +298,7 @@ static int try_open(struct vcap_ledger *l, const char *key, uint32_t what, enum 
     int rc = 0, fd = open(l->path, flags);
 
     if (fd < 0 && errno == ENOENT && (what & VCAP_OPEN_MAKE) != 0) {
-        rc = create(l->path, NULL, 0, key, NULL);
+        rc = vcap_ledger_create(l->path, NULL, 0, key, NULL);
         return rc == 0 || rc == -EEXIST ? -EAGAIN : rc;
     }
     if (fd < 0) {

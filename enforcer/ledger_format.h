@@ -26,8 +26,8 @@
  *   gpu.claim           CAS 0 -> hash of the UUID, once, first free row; rows are never given back
  *   gpu.uuid, flags, index, card_bytes
  *                       whoever finds the row by its claim; all write the same values
- *   gpu.ceiling         CAS from 0 (unset) by the first process with a ceiling; from then on only
- *                       the host
+ *   gpu.ceiling         CAS from 0 (unset) by the first process with a ceiling, or with the
+ *                       default_ceiling by the first that meets the GPU; from then on only the host
  *   header.host_changes, default_ceiling, near_percent, compute_percent, context_bytes, flags
  *                       the host: before the file has a name, later by `vramcap resize`
  *   gpu.source_bytes    stores by any process that saw that source: what it said there
@@ -63,7 +63,8 @@
  * A SLOT is valid (its identity may be believed) while status is LIVE or DEAD and state has not
  * changed between two reads around it.  Kind LOCK: its owner lives exactly as long as a write lock
  * (F_OFD_SETLK) lies on byte VCAP_LF_LOCK_SLOT + slot of this file.  Kind PID: judged by pid and
- * start_time, in the PID namespace `pidns` only.
+ * start_time, in the PID namespace `pidns` only; a reader in another time namespace than `timens` sees
+ * other start times and judges by pid alone.
  *
  * AN EXPORT is on record while its owner's slot is LIVE in the owner's generation.  It may be
  * believed if writer is the owner, and owner and sequence (even) read the same before and after the
@@ -102,6 +103,7 @@
 #define VCAP_LF_GPUS_MAX 32u
 #define VCAP_LF_SLOTS_DEFAULT 256u
 #define VCAP_LF_SLOTS_MAX 512u
+#define VCAP_LF_NEAR_DEFAULT 90u
 #define VCAP_LF_EXPORTS 256u
 #define VCAP_LF_EXPORTS_MAX 65536u
 #define VCAP_LF_EVENTS_DEFAULT 1024u
@@ -116,7 +118,8 @@
  * HOST_MADE, audit instead of enforce. */
 #define VCAP_LF_HOST_MADE 1u
 #define VCAP_LF_AUDIT 2u
-#define VCAP_LF_PASS_THROUGH 4u /* with HOST_MADE: the host lets everything through, unrecorded */
+#define VCAP_LF_PASS_THROUGH                                                                       \
+    4u /* with HOST_MADE: everything is let through and booked, refusals are not even counted */
 
 /* Where a ceiling came from (gpu.ceiling, low byte). */
 enum vcap_lf_source {
@@ -139,6 +142,7 @@ enum vcap_lf_mode { VCAP_LF_MODE_ENFORCE = 0, VCAP_LF_MODE_AUDIT = 1 };
 
 /* gpu.flags */
 #define VCAP_LF_GPU_MIG 1u
+#define VCAP_LF_GPU_NAMED 2u /* claimed by the host; index is not yet that of a process */
 
 enum vcap_lf_event_kind {
     VCAP_LF_EVENT_NONE = 0,
@@ -244,7 +248,7 @@ struct vcap_lf_slot {
     uint32_t mps;        /* enum vcap_lf_mps */
     uint32_t fault_code; /* CUresult of the first sticky device error seen; 0 = none */
     uint64_t fault_ns;   /* CLOCK_REALTIME, when */
-    uint8_t reserved[8];
+    uint64_t timens;     /* inode of the time namespace that start_time was read in; 0 = unknown */
 };
 
 struct vcap_lf_cell {
@@ -330,6 +334,7 @@ VCAP_LF_AT(slot, gaps, 88);
 VCAP_LF_AT(slot, index_mask, 100);
 VCAP_LF_AT(slot, mps, 104);
 VCAP_LF_AT(slot, fault_ns, 112);
+VCAP_LF_AT(slot, timens, 120);
 VCAP_LF_ASSERT(cell_size, sizeof(struct vcap_lf_cell) == 64);
 VCAP_LF_AT(cell, intent, 8);
 VCAP_LF_AT(cell, ack, 16);

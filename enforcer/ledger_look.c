@@ -22,6 +22,23 @@ bool vcap_ledger_find_gpu(const struct vcap_ledger *l, const uint8_t uuid[16], u
     return false;
 }
 
+uint64_t vcap_ledger_default_ceiling(const struct vcap_ledger *l)
+{
+    return (l->flags & VCAP_LF_HOST_MADE) == 0 ? 0
+                                               : vcap_load(&vcap_ledger_header(l)->default_ceiling);
+}
+
+uint64_t vcap_ledger_host_ceiling(struct vcap_ledger *l, uint32_t gpu)
+{
+    /* The row was claimed before the default is read, and a change of the default sets the claimed rows
+     * after it: so either this is the new one, or the change is still to come and overwrites it. */
+    uint64_t general = vcap_ledger_default_ceiling(l);
+
+    if (general != 0)
+        vcap_cas(&l->gpus[gpu].ceiling, 0, general);
+    return vcap_load(&l->gpus[gpu].ceiling);
+}
+
 /* Of the row's total, what dead processes hold. */
 static uint64_t held_by_the_dead(const struct vcap_ledger *l, uint32_t gpu)
 {
@@ -56,10 +73,13 @@ int vcap_ledger_look(const char *path, const char *key, const uint8_t uuid[16],
     if (rc != 0)
         return rc;
     memset(look, 0, sizeof(*look));
-    look->ceiling_bytes = VCAP_NO_LIMIT;
+    look->ceiling_bytes = vcap_ceiling_bytes(vcap_ledger_default_ceiling(&l));
     look->found = vcap_ledger_find_gpu(&l, uuid, &gpu);
     if (look->found) {
-        look->ceiling_bytes = vcap_ceiling_bytes(vcap_load(&l.gpus[gpu].ceiling));
+        uint64_t word = vcap_load(&l.gpus[gpu].ceiling);
+
+        if (word != 0)
+            look->ceiling_bytes = vcap_ceiling_bytes(word);
         held = vcap_ledger_held(&l, gpu);
         dead = held == 0 ? 0 : held_by_the_dead(&l, gpu);
         look->held_bytes = dead < held ? held - dead : 0;

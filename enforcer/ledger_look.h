@@ -20,6 +20,9 @@ struct vcap_ledger_look {
 int vcap_ledger_look(const char *path, const char *key, const uint8_t uuid[16],
                      struct vcap_ledger_look *look);
 
+/* The host's ceiling word for GPUs that have none of their own; 0: none, or not the host's ledger. */
+uint64_t vcap_ledger_default_ceiling(const struct vcap_ledger *l);
+
 /* The row of a UUID in an open ledger; false: none. */
 bool vcap_ledger_find_gpu(const struct vcap_ledger *l, const uint8_t uuid[16], uint32_t *gpu);
 

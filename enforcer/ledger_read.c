@@ -331,8 +331,9 @@ static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot
     out->device_full = g->device_full;
     out->over_peak_bytes = g->over_bytes;
     for (uint32_t i = 0; i <= VCAP_LF_SOURCE_LAST - VCAP_LF_SOURCE_FIRST; i++)
-        out->source_bytes[i] =
-            g->source_bytes[i] == 0 ? VCAP_UNKNOWN : g->source_bytes[i] - 1; /* bytes + 1 */
+        out->source_bytes[i] = g->source_bytes[i] == 0 || g->source_bytes[i] == UINT64_MAX
+                                   ? VCAP_UNKNOWN
+                                   : g->source_bytes[i] - 1; /* bytes + 1 */
     out->compute_state = g->compute_state > VCAP_LF_COMPUTE_IGNORED
                              ? VCAP_LF_COMPUTE_UNKNOWN
                              : (enum vcap_lf_compute)g->compute_state;

@@ -25,6 +25,13 @@ uint64_t vcap_pidns_inode(void)
     return vcap_sys_stat("/proc/self/ns/pid", &st, 0) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
+uint64_t vcap_timens_inode(void)
+{
+    struct stat st;
+
+    return vcap_sys_stat("/proc/self/ns/time", &st, 0) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 /* Is /proc that of our own PID namespace?  After unshare(2) or in a bare sandbox it may be another's. */
 static bool proc_is_ours(void)
 {
@@ -87,8 +94,9 @@ static enum vcap_life life_by_pid(const struct vcap_lf_slot *slot, uint64_t my_p
         return VCAP_LIFE_UNKNOWN;
     if (!vcap_sys_pid_exists((pid_t)slot->pid))
         return VCAP_LIFE_DEAD;
-    if (!thorough || slot->start_time == 0)
-        return VCAP_LIFE_ALIVE;
+    if (!thorough || slot->start_time == 0 ||
+        (slot->timens != 0 && slot->timens != vcap_timens_inode()))
+        return VCAP_LIFE_ALIVE; /* another time namespace shows other start times */
     start = vcap_start_time((pid_t)slot->pid);
     return start != 0 && start != slot->start_time ? VCAP_LIFE_DEAD : VCAP_LIFE_ALIVE;
 }

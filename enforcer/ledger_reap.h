@@ -36,7 +36,11 @@ void vcap_ledger_reap_sometimes(struct vcap_ledger *l);
 /* Inode of this process's PID namespace; 0 if /proc does not say. */
 uint64_t vcap_pidns_inode(void);
 
-/* Field 22 of /proc/PID/stat; 0 if it cannot be read. */
+/* The same of its time namespace, which shifts the start times that it reads; 0 also where there is no
+ * such thing (before Linux 5.6). */
+uint64_t vcap_timens_inode(void);
+
+/* Field 22 of /proc/PID/stat, in the caller's time namespace; 0 if it cannot be read. */
 uint64_t vcap_start_time(pid_t pid);
 
 #endif

@@ -40,7 +40,7 @@ enum how { IF_ROOM, QUIETLY_IF_ROOM, ANYWAY };
 static int set(struct vcap_account *a, struct vcap_device *device, unsigned row, uint64_t bytes,
                enum how how)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint64_t here = vcap_ledger_mine(l), old = a->mine == here ? a->bytes : 0;
     int rc = 0;
 
@@ -104,13 +104,13 @@ bool vcap_account_room(CUdevice ordinal, uint64_t bytes)
     if (device == NULL)
         return true;
     ceiling = vcap_device_ceiling(device);
-    held = vcap_ledger_held(&vcap_process.ledger, device->gpu);
+    held = vcap_ledger_held(vcap_ledger_now(), device->gpu);
     return ceiling == VCAP_NO_LIMIT || (held <= ceiling && bytes <= ceiling - held);
 }
 
 void vcap_accounts_charge_again(void)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint64_t mine = vcap_ledger_mine(l);
 
     pthread_mutex_lock(&lock);

@@ -15,6 +15,7 @@
 #include "enforcer/log.h"
 #include "preload/context.h"
 #include "preload/graph.h"
+#include "preload/host.h"
 #include "preload/pool.h"
 #include "preload/share.h"
 
@@ -41,7 +42,7 @@ CUresult vcap_deny(unsigned row)
 static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                     bool audit)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     struct vcap_lf_gpu *gpu = &l->gpus[d->gpu];
     struct vcap_event event = {.kind = audit ? VCAP_LF_EVENT_AUDIT : VCAP_LF_EVENT_REFUSAL,
                                .gpu = d->gpu,
@@ -52,6 +53,8 @@ static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row,
     uint32_t held_back, holders;
     char more[48];
 
+    if (audit && __atomic_load_n(&vcap_process.unrecorded, __ATOMIC_RELAXED))
+        return;
     event.held = vcap_ledger_held(l, d->gpu);
     event.limit = vcap_device_ceiling(d);
     if (audit) {
@@ -80,7 +83,7 @@ static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row,
 
 void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     struct vcap_event event = {.kind = VCAP_LF_EVENT_DEVICE_FULL,
                                .gpu = d->gpu,
                                .bytes = bytes,
@@ -111,11 +114,16 @@ void vcap_device_full(const struct vcap_device *d, CUdevice ordinal, unsigned ro
 static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                        uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
-    bool audit = vcap_mode_now() == VCAP_MODE_AUDIT, above = false;
+    struct vcap_ledger *l = vcap_ledger_now();
+    bool audit, above = false;
     uint64_t here = vcap_ledger_mine(l);
-    int rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
-                                   audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
+    int rc;
+
+    if (__builtin_expect(vcap_host_changed(l), 0))
+        vcap_host_follow();
+    audit = vcap_mode_now() == VCAP_MODE_AUDIT;
+    rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
+                               audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
 
     if (((rc == -EDQUOT || rc == -EOVERFLOW) && asked != 0) || (audit && above && !*recorded)) {
         refused(d, ordinal, row, asked, rc == 0);
@@ -231,7 +239,7 @@ CUresult vcap_charge_begin_on(struct vcap_charge *c, unsigned row, CUdevice ordi
 /* Takes bytes off that were charged in a place; if that is gone, its charges went with it. */
 static void release(const struct vcap_device *d, uint64_t bytes, uint64_t mine)
 {
-    vcap_ledger_release_in(&vcap_process.ledger, mine, d->gpu, bytes);
+    vcap_ledger_release_in(vcap_ledger_now(), mine, d->gpu, bytes);
 }
 
 void vcap_record_release(const struct vcap_live *record)
@@ -244,7 +252,7 @@ void vcap_record_release(const struct vcap_live *record)
     }
     release(device, record->bytes, record->mine);
     if (record->imported != 0)
-        vcap_ledger_note_imported(&vcap_process.ledger, record->mine, device->gpu,
+        vcap_ledger_note_imported(vcap_ledger_now(), record->mine, device->gpu,
                                   -(int64_t)record->imported);
     if (record->exported)
         vcap_exports_drop(record->key);
@@ -261,8 +269,7 @@ CUresult vcap_release_end(CUresult result, bool ours, const struct vcap_live *re
         return result;
     }
     /* still allocated; without memory for the record the charge stays until the process ends */
-    if (vcap_live_enter(record, &stale) == 0 &&
-        record->mine != vcap_ledger_mine(&vcap_process.ledger))
+    if (vcap_live_enter(record, &stale) == 0 && record->mine != vcap_ledger_mine(vcap_ledger_now()))
         vcap_record_follow(record->key);
     if (stale.key != 0)
         vcap_record_release(&stale);
@@ -317,7 +324,7 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
     }
     if (stale.key != 0)
         vcap_record_release(&stale);
-    if (record.mine != vcap_ledger_mine(&vcap_process.ledger))
+    if (record.mine != vcap_ledger_mine(vcap_ledger_now()))
         vcap_record_follow(record.key);
     return result;
 undo:
@@ -334,13 +341,13 @@ CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t
     int rc = charge(device, ordinal, row, bytes, bytes, force, &mine, &recorded);
 
     if (rc == 0)
-        vcap_ledger_note_overhead(&vcap_process.ledger, device->gpu, (int64_t)bytes);
+        vcap_ledger_note_overhead(vcap_ledger_now(), device->gpu, (int64_t)bytes);
     return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void vcap_overhead_release(struct vcap_device *device, uint64_t bytes)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
 
     if (vcap_ledger_owns(l)) {
         vcap_ledger_note_overhead(l, device->gpu, -(int64_t)bytes);

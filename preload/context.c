@@ -270,9 +270,9 @@ void vcap_context_charge_again(void)
     HASH_ITER(hh, table, c, next) {
         const struct vcap_device *d = &vcap_process.device[c->ordinal];
 
-        if (c->overhead != 0 && vcap_ledger_charge(&vcap_process.ledger, d->gpu, c->overhead,
+        if (c->overhead != 0 && vcap_ledger_charge(vcap_ledger_now(), d->gpu, c->overhead,
                                                    VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL) == 0)
-            vcap_ledger_note_overhead(&vcap_process.ledger, d->gpu, (int64_t)c->overhead);
+            vcap_ledger_note_overhead(vcap_ledger_now(), d->gpu, (int64_t)c->overhead);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -201,7 +201,7 @@ static bool known(CUdevice ordinal)
 /* A launch grew the pool by what had no room, and cannot be undone. */
 static void say_over(CUdevice ordinal, unsigned row, uint64_t bytes)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     const struct vcap_device *device = vcap_device(ordinal);
     struct vcap_event event = {.kind = VCAP_LF_EVENT_OVER,
                                .gpu = device->gpu,

@@ -33,8 +33,8 @@ static bool view(uint64_t *ceiling, uint64_t *room)
     *ceiling = vcap_device_ceiling(device);
     if (*ceiling == VCAP_NO_LIMIT)
         return false;
-    vcap_ledger_reap_sometimes(&vcap_process.ledger);
-    held = vcap_ledger_held(&vcap_process.ledger, device->gpu);
+    vcap_ledger_reap_sometimes(vcap_ledger_now());
+    held = vcap_ledger_held(vcap_ledger_now(), device->gpu);
     *room = held < *ceiling ? *ceiling - held : 0;
     *ceiling = least(*ceiling, device->card_bytes != 0 ? device->card_bytes : *ceiling);
     return true;

@@ -22,7 +22,7 @@ CUresult CUDAAPI cuInit(unsigned int flags)
 
 static void note(const char *name, uint32_t code)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     struct vcap_event event = {
         .kind = VCAP_LF_EVENT_GAP, .gpu = UINT32_MAX, .name = name, .code = code};
 

@@ -76,7 +76,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 static bool own_view(nvmlDevice_t device, const uint8_t uuid[16], bool mig, uint64_t *ceiling,
                      uint64_t *held)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint32_t gpu;
 
     if (l->base == NULL)
@@ -94,6 +94,7 @@ static bool own_view(nvmlDevice_t device, const uint8_t uuid[16], bool mig, uint
     *ceiling =
         vcap_ceiling_effective(&vcap_process.config, ordinal_of(device, mig), uuid, mig).bytes;
     *held = 0;
+    *ceiling = least(*ceiling, vcap_ceiling_bytes(vcap_ledger_default_ceiling(l)));
     if (vcap_ledger_find_gpu(l, uuid, &gpu)) { /* not used here, but by others */
         vcap_ledger_reap_sometimes(l);
         *ceiling = least(
@@ -117,8 +118,7 @@ static bool foreign_view(nvmlDevice_t device, const uint8_t uuid[16], bool mig, 
         *held = 0;
         if (outlook->path[0] != 0 &&
             vcap_ledger_look(outlook->path, outlook->key[0] != 0 ? outlook->key : NULL, uuid,
-                             &look) == 0 &&
-            look.found) {
+                             &look) == 0) {
             *ceiling = least(*ceiling, look.ceiling_bytes);
             *held = look.held_bytes;
         }

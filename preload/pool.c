@@ -460,7 +460,7 @@ void vcap_pool_pointer_gone(const struct vcap_live *record)
     struct vcap_pool *pool = record->pool;
 
     if (record->imported != 0)
-        vcap_ledger_note_imported(&vcap_process.ledger, record->mine,
+        vcap_ledger_note_imported(vcap_ledger_now(), record->mine,
                                   vcap_process.device[record->device].gpu,
                                   -(int64_t)record->imported);
     live_remove(pool, record->pool_bytes);
@@ -484,7 +484,7 @@ CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record)
 void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice ordinal,
                         uint64_t bytes)
 {
-    uint64_t mine = vcap_ledger_mine(&vcap_process.ledger);
+    uint64_t mine = vcap_ledger_mine(vcap_ledger_now());
     struct vcap_live stale, record = {.key = pointer,
                                       .mine = mine,
                                       .imported = bytes,
@@ -496,14 +496,14 @@ void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice or
     if (device == NULL)
         return;
     live_add(pool, bytes);
-    vcap_ledger_note_imported(&vcap_process.ledger, mine, device->gpu, (int64_t)bytes);
+    vcap_ledger_note_imported(vcap_ledger_now(), mine, device->gpu, (int64_t)bytes);
     if (vcap_live_enter(&record, &stale) != 0) {
         vcap_pool_pointer_gone(&record);
         return;
     }
     if (stale.key != 0)
         vcap_record_release(&stale);
-    if (mine != vcap_ledger_mine(&vcap_process.ledger))
+    if (mine != vcap_ledger_mine(vcap_ledger_now()))
         vcap_record_follow(pointer);
 }
 

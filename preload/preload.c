@@ -9,25 +9,28 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "enforcer/ceiling.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_path.h"
 #include "enforcer/ledger_reap.h"
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/device.h"
 #include "preload/graph.h"
+#include "preload/host.h"
 #include "preload/limits.h"
 #include "preload/pool.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
 
-struct vcap_process vcap_process;
+static struct vcap_ledger first_ledger;
+struct vcap_process vcap_process = {.ledger = &first_ledger};
+pthread_mutex_t vcap_process_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t zero_word;
 uint32_t *vcap_ready_word = &zero_word;
 uint32_t vcap_mode_word;
@@ -38,9 +41,8 @@ struct page {
     uint32_t starting; /* futex: 1 while a thread is in vcap_start */
 };
 
-static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER; /* devices, slot renewal */
-static bool config_read;                                         /* written under page.starting */
-static int config_error;                                         /* of vcap_config_read */
+static bool config_read; /* written under page.starting */
+static int config_error; /* of vcap_config_read */
 static char config_why[256];
 static uint64_t retry_ns; /* when a denied process looks again; 0 = never */
 #define RETRY_NS UINT64_C(1000000000)
@@ -76,9 +78,14 @@ static struct page *get_page(void)
     return fresh;
 }
 
-static enum vcap_mode mode_of(const struct vcap_config *config)
+/* What configuration and ledger give; VCAP_MODE_ENFORCE or VCAP_MODE_AUDIT. */
+static enum vcap_mode mode_by_word(void)
 {
-    return config->enable == VCAP_ENABLE_AUDIT ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
+    bool unrecorded;
+    enum vcap_mode mode = vcap_host_mode(&vcap_process.config, vcap_ledger_now(), &unrecorded);
+
+    __atomic_store_n(&vcap_process.unrecorded, unrecorded, __ATOMIC_RELAXED);
+    return mode;
 }
 
 /*
@@ -87,7 +94,7 @@ static enum vcap_mode mode_of(const struct vcap_config *config)
  */
 static enum vcap_mode failed(const char *problem, int rc)
 {
-    static char said[VCAP_LEDGER_PATH_MAX + 256]; /* under page.starting or process_lock */
+    static char said[VCAP_LEDGER_PATH_MAX + 256]; /* under page.starting or vcap_process_mutex */
     bool allow = vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW;
     bool passes = rc == -EUSERS || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM ||
                   rc == -EBUSY || rc == -ENOSPC;
@@ -109,65 +116,10 @@ void vcap_deny_again(void)
     if (due == 0 || vcap_clock_ns(CLOCK_MONOTONIC) < due ||
         !__atomic_compare_exchange_n(&retry_ns, &due, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    if (vcap_process.ledger.base == NULL) /* the next call sets the process up once more */
+    if (vcap_ledger_now()->base == NULL) /* the next call sets the process up once more */
         __atomic_store_n(vcap_ready_word, 0, __ATOMIC_RELEASE);
     else /* the next charge finds that it has no slot, and takes one */
-        __atomic_store_n(&vcap_mode_word, (uint32_t)mode_of(&vcap_process.config),
-                         __ATOMIC_RELAXED);
-}
-
-/*
- * Has the host spoken, that is: does a ledger of its making lie at the well-known place?  1 yes, 0
- * no, -errno (cause in why): something lies there that is no ledger this version can use.
- */
-static int host_word(char *why, size_t why_size)
-{
-    struct vcap_ledger look;
-    struct stat st;
-    int rc = 0;
-
-    if (vcap_sys_stat(VCAP_LEDGER_HOST_PATH, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return 0;
-    rc = vcap_ledger_open(&look, VCAP_LEDGER_HOST_PATH, NULL, VCAP_OPEN_VIEW, VCAP_LF_MODE_ENFORCE,
-                          why, why_size);
-    if (rc != 0)
-        return rc;
-    rc = (look.flags & VCAP_LF_HOST_MADE) != 0;
-    if (rc == 1 && (look.flags & VCAP_LF_AUDIT) != 0)
-        rc = 2;
-    vcap_ledger_close(&look);
-    return rc;
-}
-
-/* The host's word beats the environment's: what would loosen it is set back, with one line for all, unless
- * quiet. */
-static void obey_host(struct vcap_config *config, bool audit, bool quiet)
-{
-    enum vcap_enable enable = audit ? VCAP_ENABLE_AUDIT : VCAP_ENABLE_ENFORCE;
-    char ignored[160] = "";
-    size_t at = 0;
-    struct {
-        const char *name;
-        bool set;
-    } option[] = {
-        {" VRAMCAP_LEDGER",
-         config->ledger[0] != 0 && strcmp(config->ledger, VCAP_LEDGER_HOST_PATH) != 0},
-        {" VRAMCAP_ENABLE",
-         vcap_config_getenv("VRAMCAP_ENABLE", NULL) != NULL && config->enable != enable},
-        {" VRAMCAP_ON_ERROR", config->on_error != VCAP_ON_ERROR_DENY},
-        {" VRAMCAP_MANAGED", config->managed != VCAP_MANAGED_CHARGE},
-    };
-
-    for (size_t i = 0; i < sizeof(option) / sizeof(option[0]); i++)
-        if (option[i].set)
-            at += (size_t)snprintf(ignored + at, sizeof(ignored) - at, "%s", option[i].name);
-    if (at != 0 && !quiet)
-        vcap_log(VCAP_LOG_WARN, "the host made %s; ignored from the environment:%s",
-                 VCAP_LEDGER_HOST_PATH, ignored);
-    config->ledger[0] = 0;
-    config->enable = enable;
-    config->on_error = VCAP_ON_ERROR_DENY;
-    config->managed = VCAP_MANAGED_CHARGE;
+        __atomic_store_n(&vcap_mode_word, (uint32_t)mode_by_word(), __ATOMIC_RELAXED);
 }
 
 /*
@@ -217,7 +169,7 @@ static int open_ledger(char *why, size_t why_size)
     }
     if (key[0] == 0)
         wanted = NULL;
-    rc = vcap_ledger_open(&vcap_process.ledger, path, wanted, what, mode, reason, sizeof(reason));
+    rc = vcap_ledger_open(vcap_ledger_now(), path, wanted, what, mode, reason, sizeof(reason));
     if (rc != 0)
         snprintf(why, why_size, "ledger %s: %s; %s", path, reason,
                  rc == -EUSERS   ? "end processes, or make a ledger with more slots"
@@ -228,19 +180,64 @@ static int open_ledger(char *why, size_t why_size)
     return rc;
 }
 
+static bool any_ceiling(const struct vcap_config *config)
+{
+    return config->memory_set || config->mps_set || config->host_memory_set;
+}
+
+/* Does VRAMCAP_LEDGER name a ledger that has the host's ceilings in it? */
+static bool names_the_hosts(const struct vcap_config *config)
+{
+    struct vcap_ledger look;
+    char why[160];
+    bool is;
+
+    if (config->ledger[0] == 0 || vcap_ledger_open(&look, config->ledger, NULL, VCAP_OPEN_VIEW,
+                                                   VCAP_LF_MODE_ENFORCE, why, sizeof(why)) != 0)
+        return false;
+    is = (look.flags & VCAP_LF_HOST_MADE) != 0;
+    vcap_ledger_close(&look);
+    return is;
+}
+
+static void note_config(struct vcap_ledger *l, const char *name, int rc)
+{
+    struct vcap_event event = {
+        .kind = VCAP_LF_EVENT_CONFIG, .gpu = UINT32_MAX, .name = name, .code = (uint32_t)-rc};
+
+    vcap_ledger_event(l, &event);
+}
+
+/* A configuration that cannot be used, where its container's ledger is there to take the event. */
+static void note_config_error(const char *problem, int rc)
+{
+    char path[VCAP_LEDGER_PATH_MAX], key[VCAP_KEY_MAX], why[160];
+    struct vcap_ledger l;
+    uint32_t what;
+
+    if (ledger_place(&vcap_process.config, path, key, &what) != 0 ||
+        vcap_ledger_open(&l, path, key[0] != 0 ? key : NULL, VCAP_OPEN_WRITE, VCAP_LF_MODE_ENFORCE,
+                         why, sizeof(why)) != 0)
+        return;
+    note_config(&l, problem, rc); /* cut at the event's size */
+    vcap_ledger_close(&l);
+}
+
 static enum vcap_mode set_up(void)
 {
+    static struct vcap_host_word word; /* under page.starting, as all of this */
     struct vcap_config *config = &vcap_process.config;
-    char why[VCAP_LEDGER_PATH_MAX + 256], reason[160];
+    char why[VCAP_LEDGER_PATH_MAX + 400], ignored[VCAP_HOST_IGNORED_SIZE] = "";
     int host, rc;
 
-    if (vcap_process.ledger.base !=
+    if (vcap_ledger_now()->base !=
         NULL) { /* a forked child: the file is mapped, the slot is the parent's */
         const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
 
-        memcpy(&process_lock, &fresh, sizeof(fresh)); /* its holder may be a thread of the parent */
-        vcap_ledger_forget(&vcap_process.ledger);
-        vcap_process.ledger.pidns = vcap_pidns_inode();
+        memcpy(&vcap_process_mutex, &fresh,
+               sizeof(fresh)); /* its holder may be a thread of the parent */
+        vcap_ledger_forget(vcap_ledger_now());
+        vcap_ledger_now()->pidns = vcap_pidns_inode();
         vcap_live_forget();
         vcap_context_forget();
         vcap_primaries_forget();
@@ -251,54 +248,68 @@ static enum vcap_mode set_up(void)
         vcap_physical_forget();
         vcap_shares_forget();
         vcap_opens_forget();
-        return mode_of(config);
+        return mode_by_word();
     }
     if (!config_read) {
         config_error =
             vcap_config_read(config, vcap_config_getenv, NULL, config_why, sizeof(config_why));
-        vcap_log_setup(config->log_level, config->log_file);
         config_read = true;
     }
-    host = host_word(reason, sizeof(reason));
+    host = vcap_host_read(&word, why, sizeof(why));
     if (host != 0)
-        obey_host(config, host == 2, false);
-    if (host < 0) {
-        snprintf(why, sizeof(why), "ledger %s: %s; the host must replace it", VCAP_LEDGER_HOST_PATH,
-                 reason);
+        vcap_host_obey(&word, config, ignored);
+    vcap_log_setup(config->log_level, config->log_file);
+    if (host < 0)
         return failed(why, host);
-    }
+    if (ignored[0] != 0)
+        vcap_log(VCAP_LOG_WARN, "the host made %s; ignored from the environment:%s",
+                 word.ledger ? VCAP_LEDGER_HOST_PATH : VCAP_CONF_PATH, ignored);
     if (config_error == 0 && config->enable == VCAP_ENABLE_PASSIVE)
         return VCAP_MODE_PASSIVE;
-    if (config_error != 0)
+    if (config_error != 0) {
+        note_config_error(config_why, config_error);
         return failed(config_why, config_error);
-    if (host == 0 && !config->memory_set && !config->mps_set)
+    }
+    if (!word.ledger && !any_ceiling(config) && !names_the_hosts(config))
         return failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
                       "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
                       -EINVAL);
     rc = open_ledger(why, sizeof(why));
     if (rc != 0)
         return failed(why, rc);
-    return mode_of(config);
+    if (ignored[0] != 0)
+        note_config(vcap_ledger_now(), ignored + 1, 0);
+    vcap_host_follow();
+    return mode_by_word();
 }
 
 bool vcap_outlook(struct vcap_outlook *outlook)
 {
     struct vcap_config *config = &outlook->config;
-    char why[VCAP_LEDGER_PATH_MAX + 256];
+    struct vcap_host_word *word = malloc(sizeof(*word));
+    char why[VCAP_LEDGER_PATH_MAX + 256], ignored[VCAP_HOST_IGNORED_SIZE];
     uint32_t what;
-    int error = vcap_config_read(config, vcap_config_getenv, NULL, why, sizeof(why)), host;
+    bool enforced = false;
+    int error, host;
 
-    host = host_word(why, sizeof(why));
+    if (word == NULL)
+        return false;
+    error = vcap_config_read(config, vcap_config_getenv, NULL, why, sizeof(why));
+    host = vcap_host_read(word, why, sizeof(why));
     if (host < 0)
-        return false;
+        goto out;
     if (host != 0)
-        obey_host(config, host == 2, true);
+        vcap_host_obey(word, config, ignored);
     if (error != 0 || config->enable != VCAP_ENABLE_ENFORCE ||
-        (host == 0 && !config->memory_set && !config->mps_set))
-        return false;
+        (word->flags & VCAP_LF_PASS_THROUGH) != 0 ||
+        (!word->ledger && !any_ceiling(config) && !names_the_hosts(config)))
+        goto out;
     if (ledger_place(config, outlook->path, outlook->key, &what) != 0)
         outlook->path[0] = outlook->key[0] = 0;
-    return true;
+    enforced = true;
+out:
+    free(word);
+    return enforced;
 }
 
 enum vcap_mode vcap_start(void)
@@ -331,147 +342,10 @@ enum vcap_mode vcap_start(void)
     return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
 }
 
-/* The device's row in the ledger and the ceilings that hold for it here.  process_lock is held. */
-static int place_device(struct vcap_device *d, uint32_t ordinal)
-{
-    struct vcap_ledger *l = &vcap_process.ledger;
-    struct vcap_ceiling own =
-        vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
-    uint64_t container;
-    uint32_t gpu;
-    int rc =
-        vcap_ledger_gpu(l, d->uuid, d->mig ? VCAP_LF_GPU_MIG : 0, ordinal, d->card_bytes, &gpu);
-
-    if (rc != 0)
-        return rc;
-    d->gpu = gpu;
-    d->limit_bytes = VCAP_NO_LIMIT;
-    if (own.bytes != VCAP_NO_LIMIT) {
-        uint64_t word = (l->flags & VCAP_LF_HOST_MADE) != 0
-                            ? __atomic_load_n(&l->gpus[gpu].ceiling, __ATOMIC_ACQUIRE)
-                            : vcap_ledger_propose_ceiling(l, gpu, own.bytes, own.source);
-
-        container = vcap_ceiling_bytes(word);
-        if (own.bytes < container)
-            d->limit_bytes = own.bytes;
-        if (own.bytes > container) {
-            struct vcap_event event = {.kind = VCAP_LF_EVENT_CONFIG,
-                                       .gpu = gpu,
-                                       .bytes = own.bytes,
-                                       .limit = container,
-                                       .name = "VRAMCAP_MEMORY_MIB above the container's"};
-
-            vcap_log(VCAP_LOG_WARN,
-                     "GPU %u (%s): this process asks for a ceiling of %llu MiB, the container's is "
-                     "%llu MiB "
-                     "and stays",
-                     ordinal, d->name, (unsigned long long)(own.bytes >> 20),
-                     (unsigned long long)(container >> 20));
-            vcap_ledger_event(l, &event);
-        }
-    }
-    return 0;
-}
-
-/* The slot's view of a device: which rows it uses, its own ceiling, overhead known or not. */
-static void note_device(const struct vcap_device *d)
-{
-    struct vcap_ledger *l = &vcap_process.ledger;
-    uint32_t slot = vcap_mine_slot(vcap_ledger_mine(l));
-
-    if (!vcap_ledger_owns(l))
-        return;
-    __atomic_fetch_or(&l->slots[slot].index_mask, 1u << d->gpu, __ATOMIC_RELAXED);
-    vcap_ledger_cell(l, slot, d->gpu)->limit_bytes = d->limit_bytes;
-    if (vcap_process.config.context_bytes != VCAP_CONTEXT_AUTO)
-        vcap_ledger_note_overhead(l, d->gpu, 0);
-}
-
-static int identify_device(struct vcap_device *d, CUdevice ordinal)
-{
-    CUuuid parent, own;
-    size_t total = 0;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-
-    memset(&parent, 0, sizeof(parent));
-    memset(&own, 0, sizeof(own));
-    if (vcap_own.cuDeviceGetUuid != NULL)
-        result = vcap_own.cuDeviceGetUuid(&parent, ordinal);
-    /* v1 gives the parent of a MIG slice, v2 the slice itself: if they differ it is one */
-    if (vcap_own.cuDeviceGetUuid_v2 != NULL &&
-        vcap_own.cuDeviceGetUuid_v2(&own, ordinal) == CUDA_SUCCESS)
-        d->mig = result == CUDA_SUCCESS && memcmp(&own, &parent, sizeof(own)) != 0;
-    else if (result == CUDA_SUCCESS)
-        own = parent;
-    else
-        return -ENODEV;
-    memcpy(d->uuid, &own, sizeof(d->uuid));
-    vcap_uuid_format(d->name, d->uuid, d->mig);
-    if (real.cuDeviceTotalMem_v2 != NULL &&
-        real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
-        d->card_bytes = total;
-    return 0;
-}
-
-struct vcap_device *vcap_device(CUdevice ordinal)
-{
-    struct vcap_device *d;
-    int rc;
-
-    if (ordinal < 0 || ordinal >= VCAP_DEVICES_MAX)
-        return NULL;
-    d = &vcap_process.device[ordinal];
-    if (__builtin_expect(__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == 1, 1))
-        return d;
-    if (vcap_process.ledger.base == NULL)
-        return NULL;
-    /* two threads may both ask the driver, which is harmless; no lock is held over it */
-    {
-        struct vcap_device found;
-
-        memset(&found, 0, sizeof(found));
-        if (identify_device(&found, ordinal) != 0)
-            return NULL;
-        pthread_mutex_lock(&process_lock);
-        rc = 0;
-        if (d->state == 0) {
-            /* all but state, which others load meanwhile */
-            memcpy((char *)d + offsetof(struct vcap_device, gpu),
-                   (const char *)&found + offsetof(struct vcap_device, gpu),
-                   sizeof(found) - offsetof(struct vcap_device, gpu));
-            rc = place_device(d, (uint32_t)ordinal);
-            if (rc == 0) {
-                note_device(d);
-                __atomic_store_n(&d->state, 1, __ATOMIC_RELEASE);
-            }
-        }
-        pthread_mutex_unlock(&process_lock);
-    }
-    if (rc != 0) {
-        static struct vcap_log_limit limit;
-        uint32_t held_back;
-
-        if (vcap_log_allow(&limit, &held_back))
-            vcap_log(VCAP_LOG_ERROR,
-                     "GPU %d (%s): the ledger has no row left for it; make one with more GPUs",
-                     (int)ordinal, d->name);
-        return NULL;
-    }
-    return d;
-}
-
-uint64_t vcap_device_ceiling(const struct vcap_device *device)
-{
-    uint64_t container = vcap_ceiling_bytes(
-        __atomic_load_n(&vcap_process.ledger.gpus[device->gpu].ceiling, __ATOMIC_ACQUIRE));
-
-    return container < device->limit_bytes ? container : device->limit_bytes;
-}
-
 /* Charges one live record in the present place, unless it is already. */
 static void charge_again(struct vcap_live *record, void *arg)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint64_t mine = vcap_ledger_mine(l);
 
     (void)arg;
@@ -494,19 +368,16 @@ bool vcap_slot_renew(void)
 {
     enum vcap_lf_mode mode =
         vcap_process.config.enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     int rc = 0, saved = errno, cancel = vcap_cancel_off();
 
-    pthread_mutex_lock(&process_lock);
+    pthread_mutex_lock(&vcap_process_mutex);
     if (!vcap_ledger_owns(l)) {
         bool had_one = l->slot >= 0;
 
         rc = vcap_ledger_claim(l, mode);
         if (rc == 0) {
-            for (uint32_t i = 0; i < VCAP_DEVICES_MAX; i++)
-                if (vcap_process.device[i].state == 1 &&
-                    place_device(&vcap_process.device[i], i) == 0)
-                    note_device(&vcap_process.device[i]); /* the file may have been made anew */
+            vcap_devices_place_again(); /* the file may have been made anew */
             vcap_live_each(charge_again, NULL);
             vcap_context_charge_again();
             vcap_accounts_charge_again();
@@ -518,7 +389,7 @@ bool vcap_slot_renew(void)
                          l->path);
         }
     }
-    pthread_mutex_unlock(&process_lock);
+    pthread_mutex_unlock(&vcap_process_mutex);
     if (rc != 0) {
         char problem[VCAP_LEDGER_PATH_MAX + 128];
 

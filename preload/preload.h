@@ -5,6 +5,7 @@
 #ifndef VRAMCAP_PRELOAD_PRELOAD_H
 #define VRAMCAP_PRELOAD_PRELOAD_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,21 +25,33 @@ enum vcap_mode {
 #define VCAP_DEVICES_MAX 64
 
 struct vcap_device {
-    uint32_t state; /* 0 unknown, 1 ready; written under process.lock */
+    uint32_t state; /* 0 unknown, 1 ready; written under vcap_process_mutex */
     uint32_t gpu;   /* row in the ledger */
     uint8_t uuid[16];
     bool mig;
     char name[48];        /* "GPU-..." or "MIG-..." */
     uint64_t limit_bytes; /* this process's own lower ceiling; VCAP_NO_LIMIT = none */
     uint64_t card_bytes;
+    uint64_t
+        said_bytes; /* container's ceiling + 1 when VRAMCAP_MEMORY_MIB above it was last said */
 };
 
 struct vcap_process {
     struct vcap_config config;
-    struct vcap_ledger ledger;
+    struct vcap_ledger *ledger; /* vcap_ledger_now(); release-stored by vcap_slot_renew */
+    uint64_t host_changes;      /* the ledger's, when this process last looked (host.h) */
+    bool unrecorded;            /* pass-through: what would be refused is not even counted */
     struct vcap_device device[VCAP_DEVICES_MAX];
 };
 extern struct vcap_process vcap_process;
+extern pthread_mutex_t vcap_process_mutex; /* devices, slot renewal, the host's word */
+
+/* This process's ledger (base is NULL: none yet).  It is another one after the file was replaced under the
+ * process, and the former stays mapped: ask once, and use one answer for one operation. */
+static inline struct vcap_ledger *vcap_ledger_now(void)
+{
+    return __atomic_load_n(&vcap_process.ledger, __ATOMIC_ACQUIRE);
+}
 
 /* One word of a page that fork wipes: 0 until set up, in a child again. */
 extern uint32_t *vcap_ready_word;

@@ -36,7 +36,7 @@ static bool alike(const struct export *a, const struct export *b)
 /* Gives an export its entry, one that it shares or a new one; the lock is held. */
 static void put_on_record(struct export *export)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint64_t mine = vcap_ledger_mine(l);
     uint32_t held_back;
 
@@ -112,7 +112,7 @@ void vcap_exports_drop(uint64_t key)
             if (other->entry == e->entry && other->mine == e->mine)
                 break;
         if (other == NULL && e->entry != NO_ENTRY)
-            vcap_ledger_unexport(&vcap_process.ledger, e->mine, e->entry);
+            vcap_ledger_unexport(vcap_ledger_now(), e->mine, e->entry);
         e->next = out;
         out = e;
     }
@@ -125,7 +125,7 @@ void vcap_exports_drop(uint64_t key)
 
 bool vcap_export_by_others(CUdevice *ordinal, uint64_t size, uint64_t hash)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     const struct vcap_device *device = vcap_device(*ordinal);
     uint32_t gpu;
 
@@ -167,7 +167,7 @@ struct vcap_physical *vcap_export_by_us(CUdevice ordinal, uint64_t size, uint64_
 int vcap_import_enter(enum vcap_live_kind kind, uint64_t handle, void *context, CUdevice ordinal,
                       uint64_t bytes)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
+    struct vcap_ledger *l = vcap_ledger_now();
     uint64_t mine = vcap_ledger_mine(l);
     struct vcap_live record = {.key = vcap_live_key(kind, handle),
                                .mine = mine,

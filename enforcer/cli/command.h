@@ -31,8 +31,8 @@ struct vcap_command {
                char **argv); /* argv[0] is the sub-command's name; returns an exit status */
 };
 
-extern const struct vcap_command vcap_command_run, vcap_command_dump, vcap_command_events,
-    vcap_command_version;
+extern const struct vcap_command vcap_command_run, vcap_command_create, vcap_command_resize,
+    vcap_command_reset, vcap_command_dump, vcap_command_events, vcap_command_version;
 
 void vcap_command_help(const struct vcap_command *command, FILE *to);
 

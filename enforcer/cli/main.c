@@ -11,10 +11,8 @@
 #include "enforcer/cli/command.h"
 
 static const struct vcap_command *const commands[] = {
-    &vcap_command_run,
-    &vcap_command_dump,
-    &vcap_command_events,
-    &vcap_command_version,
+    &vcap_command_run,  &vcap_command_create, &vcap_command_resize,  &vcap_command_reset,
+    &vcap_command_dump, &vcap_command_events, &vcap_command_version,
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 
@@ -33,11 +31,12 @@ static void print_help(FILE *to)
                 to);
     for (size_t i = 0; i < COMMANDS; i++)
         (void)fprintf(to, "  %-10s  %s\n", commands[i]->name, commands[i]->summary);
-    (void)fputs("  help        show this, or the help of a COMMAND\n\n"
-                "Exit status: 0 done, 1 a finding (an untrusted ledger), 2 usage or I/O;\n"
-                "run: the command's own, 127 not found, 126 cannot be executed.\n"
-                "Manual pages: vramcap(1), libvramcap(7), vramcap-ledger(5).\n",
-                to);
+    (void)fputs(
+        "  help        show this, or the help of a COMMAND\n\n"
+        "Exit status: 0 done, 1 a finding (an untrusted ledger, one in use), 2 usage or I/O;\n"
+        "run: the command's own, 127 not found, 126 cannot be executed.\n"
+        "Manual pages: vramcap(1), libvramcap(7), vramcap-ledger(5).\n",
+        to);
 }
 
 static int unknown(const char *name)

@@ -1,0 +1,11 @@
+/*
+ * Placing this process's devices in the ledger; vcap_device() itself is in preload.h.
+ */
+#ifndef VRAMCAP_PRELOAD_DEVICE_H
+#define VRAMCAP_PRELOAD_DEVICE_H
+
+/* Row, ceilings and what is shown of them once more for every device in use: a new slot, another ledger,
+ * or another word of the host.  vcap_process_mutex is held. */
+void vcap_devices_place_again(void);
+
+#endif
