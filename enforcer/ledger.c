@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "enforcer/kernel.h"
+#include "enforcer/ledger_near.h"
 #include "enforcer/ledger_reap.h"
 #include "enforcer/ledger_word.h"
 
@@ -315,8 +316,11 @@ int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, ui
         if (rc == 0 && m.above)
             note_over(l, &m);
     }
-    if (rc == 0 && above != NULL)
-        *above = m.above;
+    if (rc == 0) {
+        vcap_near_check(l, gpu);
+        if (above != NULL)
+            *above = m.above;
+    }
     return rc;
 }
 
@@ -344,6 +348,7 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
     else
         rc = -ESTALE;
     finish_row(l, mine, gpu, outer);
+    vcap_near_check(l, gpu);
     return rc;
 }
 

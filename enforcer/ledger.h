@@ -46,8 +46,9 @@ struct vcap_ledger {
     uint32_t gpu_count, slot_count, export_count, event_count;
     uint32_t flags; /* header.flags */
     uint64_t pidns; /* inode of this process's PID namespace; 0 = unknown */
+    uint32_t epoch; /* which of this process's openings this is, modulo 8 */
     /*
-     * This process's place: generation << 16 | kind << 12 | slot, 0 = none.  One word, because
+     * This process's place: generation << 16 | kind << 12 | epoch << 9 | slot, 0 = none.  One word, because
      * other threads charge while one takes a new slot; release-stored by a claim, acquire-loaded by
      * everybody.
      */
@@ -121,18 +122,20 @@ static inline uint64_t vcap_ledger_mine(const struct vcap_ledger *l)
 }
 static inline uint32_t vcap_mine_slot(uint64_t mine)
 {
-    return (uint32_t)mine & 0xfffu;
+    return (uint32_t)mine & 0x1ffu;
 }
 static inline uint64_t vcap_mine_state(uint64_t mine)
 {
     return vcap_lf_state(mine >> 16, (enum vcap_lf_kind)(mine >> 12 & 0xf), VCAP_LF_LIVE);
 }
 
-/* True while a place is still this process's (false after a reap, a reset, a restore elsewhere). */
+/* True while a place is still this process's (false after a reap, a reset, a restore elsewhere, and for a
+ * place in another file). */
 static inline bool vcap_ledger_holds(const struct vcap_ledger *l, uint64_t mine)
 {
-    return mine != 0 && __atomic_load_n(&l->slots[vcap_mine_slot(mine)].state, __ATOMIC_RELAXED) ==
-                            vcap_mine_state(mine);
+    return mine != 0 && mine == vcap_ledger_mine(l) &&
+           __atomic_load_n(&l->slots[vcap_mine_slot(mine)].state, __ATOMIC_RELAXED) ==
+               vcap_mine_state(mine);
 }
 static inline bool vcap_ledger_owns(const struct vcap_ledger *l)
 {

@@ -33,6 +33,8 @@
 
 static pthread_mutex_t fork_mutex = PTHREAD_MUTEX_INITIALIZER;
 
+static uint32_t openings; /* with a slot, by this process */
+
 void vcap_ledger_fork_lock(void)
 {
     pthread_mutex_lock(&fork_mutex);
@@ -124,7 +126,9 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
     for (uint32_t gpu = 0; gpu < l->gpu_count; gpu++) /* releases put off were for another place */
         __atomic_store_n(&l->local[gpu].deferred, 0, __ATOMIC_RELEASE);
     l->slot = (int32_t)s;
-    __atomic_store_n(&l->mine, vcap_lf_state_generation(l->state) << 16 | (uint64_t)kind << 12 | s,
+    __atomic_store_n(&l->mine,
+                     vcap_lf_state_generation(l->state) << 16 | (uint64_t)kind << 12 |
+                         (uint64_t)l->epoch << 9 | s,
                      __ATOMIC_RELEASE);
     l->anchor = anchor == MAP_FAILED ? NULL : anchor;
     anchor = MAP_FAILED;
@@ -334,6 +338,8 @@ int vcap_ledger_open(struct vcap_ledger *l, const char *path, const char *key, u
     int saved = errno, rc = -EAGAIN;
 
     memset(l, 0, sizeof(*l));
+    if ((what & VCAP_OPEN_CLAIM) != 0)
+        l->epoch = __atomic_fetch_add(&openings, 1, __ATOMIC_RELAXED) % 8;
     l->slot = -1;
     __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
     why[0] = 0;

@@ -45,4 +45,15 @@ static inline bool vcap_word_acknowledge(struct vcap_ledger *l, uint32_t gpu, ui
     return a == op || vcap_cas(&cell->ack, a, op);
 }
 
+/* Adds to a counter that must not wrap: a program may ask for 2^64 - 1 bytes as often as it likes. */
+static inline void vcap_add_saturating(uint64_t *counter, uint64_t amount)
+{
+    uint64_t seen = __atomic_load_n(counter, __ATOMIC_RELAXED);
+
+    while (!__atomic_compare_exchange_n(counter, &seen,
+                                        amount > UINT64_MAX - seen ? UINT64_MAX : seen + amount,
+                                        true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 #endif

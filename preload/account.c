@@ -10,6 +10,7 @@
 
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/renew.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vcap_account *all;
@@ -76,6 +77,7 @@ static CUresult set_here(struct vcap_account *a, unsigned row, uint64_t bytes, e
     device = vcap_device(a->ordinal);
     if (device == NULL)
         return CUDA_SUCCESS;
+    vcap_before_charge(bytes);
     for (int tries = 0;; tries++) {
         pthread_mutex_lock(&lock);
         rc = set(a, device, row, bytes, how);

@@ -12,11 +12,13 @@
 #include <string.h>
 
 #include "enforcer/ledger_reap.h"
+#include "enforcer/ledger_word.h"
 #include "enforcer/log.h"
 #include "preload/context.h"
+#include "preload/fault.h"
 #include "preload/graph.h"
-#include "preload/host.h"
 #include "preload/pool.h"
+#include "preload/renew.h"
 #include "preload/share.h"
 
 static struct vcap_log_limit refusal_limit, full_limit, deny_limit, audit_limit;
@@ -61,7 +63,7 @@ static void refused(const struct vcap_device *d, CUdevice ordinal, unsigned row,
         __atomic_fetch_add(&gpu->audit_refusals, 1, __ATOMIC_RELAXED);
     } else {
         __atomic_fetch_add(&gpu->refusals, 1, __ATOMIC_RELAXED);
-        __atomic_fetch_add(&gpu->refused_bytes, bytes, __ATOMIC_RELAXED);
+        vcap_add_saturating(&gpu->refused_bytes, bytes);
         if (vcap_ledger_owns(l))
             __atomic_fetch_add(&l->slots[vcap_mine_slot(vcap_ledger_mine(l))].refusals, 1,
                                __ATOMIC_RELAXED);
@@ -119,8 +121,6 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
     uint64_t here = vcap_ledger_mine(l);
     int rc;
 
-    if (__builtin_expect(vcap_host_changed(l), 0))
-        vcap_host_follow();
     audit = vcap_mode_now() == VCAP_MODE_AUDIT;
     rc = vcap_ledger_charge_in(l, here, d->gpu, bytes, d->limit_bytes,
                                audit || force ? VCAP_BOOK_ABOVE : VCAP_REFUSE_ABOVE, &above);
@@ -140,9 +140,12 @@ static int charge_here(struct vcap_device *d, CUdevice ordinal, unsigned row, ui
 static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
                   uint64_t asked, bool force, uint64_t *mine, bool *recorded)
 {
+    vcap_before_charge(bytes);
     for (int tries = 0;; tries++) {
         int rc = charge_here(d, ordinal, row, bytes, asked, force, mine, recorded);
 
+        if (__builtin_expect(rc == -EDQUOT, 0))
+            vcap_ledger_follow();
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc;
     }
@@ -293,7 +296,7 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
 
     if (!c->active)
         return result;
-    if (result != CUDA_SUCCESS) {
+    if (vcap_fault_seen(result, c->row) != CUDA_SUCCESS) {
         release(c->device, c->bytes, c->mine);
         if (result == CUDA_ERROR_OUT_OF_MEMORY)
             vcap_device_full(c->device, c->ordinal, c->row, c->bytes);

@@ -15,6 +15,7 @@
 #include "preload/charge.h"
 #include "preload/limits.h"
 #include "preload/live.h"
+#include "preload/renew.h"
 
 #define HASH_NONFATAL_OOM 1
 #define uthash_nonfatal_oom(element) ((element)->lost = true)
@@ -104,6 +105,7 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
 void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_kind kind,
                         uint64_t overhead)
 {
+    vcap_ledger_follow_if_used();
     if (!enter(context, ordinal, kind, overhead) && overhead != 0)
         vcap_overhead_release(&vcap_process.device[ordinal], overhead);
 }

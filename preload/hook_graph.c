@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "preload/charge.h"
+#include "preload/fault.h"
 #include "preload/graph.h"
 #include "preload/relaxed.h"
 
@@ -93,13 +94,13 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUg
     VCAP_ENTER(function, (hGraphExec, hStream));                                                   \
     if (!vcap_graph_needs_of(hGraphExec, &needs, &mapped) ||                                       \
         vcap_stream_doing(plain_stream) == VCAP_STREAM_CAPTURING)                                  \
-        return real.function(hGraphExec, hStream);                                                 \
+        return vcap_fault_seen(real.function(hGraphExec, hStream), VCAP_ROW_##function);           \
     result = vcap_graph_run_begin(VCAP_ROW_##function, &needs, mapped);                            \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
     result = real.function(hGraphExec, hStream);                                                   \
     vcap_graph_run_end(VCAP_ROW_##function, hGraphExec, &needs, result);                           \
-    return result
+    return vcap_fault_seen(result, VCAP_ROW_##function)
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 {

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "enforcer/ledger_reap.h"
+#include "preload/fault.h"
 #include "preload/preload.h"
+#include "preload/renew.h"
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -30,6 +32,7 @@ static bool view(uint64_t *ceiling, uint64_t *room)
     device = vcap_device(ordinal);
     if (device == NULL)
         return false;
+    vcap_ledger_follow();
     *ceiling = vcap_device_ceiling(device);
     if (*ceiling == VCAP_NO_LIMIT)
         return false;
@@ -49,7 +52,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     VCAP_ENTER(cuMemGetInfo_v2, (free, total));
     result = real.cuMemGetInfo_v2(free != NULL ? &driver_free : NULL,
                                   total != NULL ? &driver_total : NULL);
-    if (result != CUDA_SUCCESS)
+    if (vcap_fault_seen(result, VCAP_ROW_cuMemGetInfo_v2) != CUDA_SUCCESS)
         return result;
     if (vcap_mode_now() == VCAP_MODE_DENY) {
         driver_free = 0;

@@ -7,6 +7,7 @@
 
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/fault.h"
 #include "preload/pool.h"
 
 static CUresult free_v1(uint64_t pointer)
@@ -135,6 +136,7 @@ static bool release_begin(CUdeviceptr dptr, struct vcap_live *record)
 static CUresult release_end(CUresult result, bool ours, const struct vcap_live *record,
                             unsigned row)
 {
+    vcap_fault_seen(result, row);
     if (!ours || record->pool == NULL)
         return vcap_release_end(result, ours, record);
     result = vcap_pool_free_end(result, record);

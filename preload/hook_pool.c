@@ -9,8 +9,10 @@
 #include "enforcer/rules.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/fault.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
+#include "preload/renew.h"
 
 /* ---- where a stream is ---- */
 
@@ -401,11 +403,14 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
                 return CUDA_ERROR_NO_DEVICE;                                                       \
             if (__builtin_expect(real.function == NULL, 0))                                        \
                 return CUDA_ERROR_NOT_SUPPORTED;                                                   \
-            return real.function arguments;                                                        \
+            result = real.function arguments;                                                      \
+            vcap_ledger_follow_if_used();                                                          \
+            return vcap_fault_seen(result, VCAP_ROW_##function);                                   \
         }                                                                                          \
         VCAP_ENTER(function, arguments);                                                           \
         result = real.function arguments;                                                          \
-        if (result == CUDA_SUCCESS)                                                                \
+        vcap_ledger_follow_if_used();                                                              \
+        if (vcap_fault_seen(result, VCAP_ROW_##function) == CUDA_SUCCESS)                          \
             vcap_pools_settle(VCAP_ROW_##function);                                                \
         return result;                                                                             \
     } while (0)

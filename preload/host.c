@@ -168,22 +168,19 @@ enum vcap_mode vcap_host_mode(const struct vcap_config *config, const struct vca
     return audit ? VCAP_MODE_AUDIT : VCAP_MODE_ENFORCE;
 }
 
-void vcap_host_follow(void)
+void vcap_host_take_over(void)
 {
     struct vcap_ledger *l = vcap_ledger_now();
-    int saved = errno, cancel = vcap_cancel_off();
-    uint32_t was;
+    uint32_t was = __atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
     enum vcap_mode mode;
     bool unrecorded;
 
-    pthread_mutex_lock(&vcap_process_mutex);
     /* first: what is changed from here on is seen by the next look */
     __atomic_store_n(&vcap_process.host_changes,
                      __atomic_load_n(&vcap_ledger_header(l)->host_changes, __ATOMIC_ACQUIRE),
                      __ATOMIC_RELAXED);
     mode = vcap_host_mode(&vcap_process.config, l, &unrecorded);
     __atomic_store_n(&vcap_process.unrecorded, unrecorded, __ATOMIC_RELAXED);
-    was = __atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
     if (was == VCAP_MODE_ENFORCE || was == VCAP_MODE_AUDIT)
         __atomic_store_n(&vcap_mode_word, (uint32_t)mode, __ATOMIC_RELAXED);
     if (vcap_ledger_owns(l))
@@ -192,6 +189,14 @@ void vcap_host_follow(void)
             (uint32_t)(mode == VCAP_MODE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE),
             __ATOMIC_RELAXED);
     vcap_devices_place_again();
+}
+
+void vcap_host_follow(void)
+{
+    int saved = errno, cancel = vcap_cancel_off();
+
+    pthread_mutex_lock(&vcap_process_mutex);
+    vcap_host_take_over();
     pthread_mutex_unlock(&vcap_process_mutex);
     vcap_cancel_back(cancel);
     errno = saved;

@@ -51,4 +51,7 @@ static inline bool vcap_host_changed(const struct vcap_ledger *l)
 /* Takes over what it has changed: mode and ceilings. */
 void vcap_host_follow(void);
 
+/* The same with vcap_process_mutex held, also for a ledger that is new to this process. */
+void vcap_host_take_over(void);
+
 #endif

@@ -88,16 +88,14 @@ static enum vcap_mode mode_by_word(void)
     return mode;
 }
 
-/*
- * What VRAMCAP_ON_ERROR says about an unusable configuration or ledger.  problem: said once.  rc: -errno;
- * a shortage (of slots, descriptors, memory) passes, so a denied process looks again (vcap_deny_again).
- */
-static enum vcap_mode failed(const char *problem, int rc)
+/* A shortage (of slots, descriptors, memory), and a file that is just being replaced, pass: a denied
+ * process looks again (vcap_deny_again). */
+enum vcap_mode vcap_failed(const char *problem, int rc)
 {
     static char said[VCAP_LEDGER_PATH_MAX + 256]; /* under page.starting or vcap_process_mutex */
     bool allow = vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW;
     bool passes = rc == -EUSERS || rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM ||
-                  rc == -EBUSY || rc == -ENOSPC;
+                  rc == -EBUSY || rc == -ENOSPC || rc == -ESTALE;
 
     if (strncmp(said, problem, sizeof(said) - 1) != 0)
         vcap_log(VCAP_LOG_ERROR, "%s; %s", problem,
@@ -151,7 +149,7 @@ static int ledger_place(const struct vcap_config *config, char path[VCAP_LEDGER_
     return 0;
 }
 
-static int open_ledger(char *why, size_t why_size)
+int vcap_open_ledger(struct vcap_ledger *l, char *why, size_t why_size)
 {
     struct vcap_config *config = &vcap_process.config;
     enum vcap_lf_mode mode =
@@ -169,7 +167,7 @@ static int open_ledger(char *why, size_t why_size)
     }
     if (key[0] == 0)
         wanted = NULL;
-    rc = vcap_ledger_open(vcap_ledger_now(), path, wanted, what, mode, reason, sizeof(reason));
+    rc = vcap_ledger_open(l, path, wanted, what, mode, reason, sizeof(reason));
     if (rc != 0)
         snprintf(why, why_size, "ledger %s: %s; %s", path, reason,
                  rc == -EUSERS   ? "end processes, or make a ledger with more slots"
@@ -260,7 +258,7 @@ static enum vcap_mode set_up(void)
         vcap_host_obey(&word, config, ignored);
     vcap_log_setup(config->log_level, config->log_file);
     if (host < 0)
-        return failed(why, host);
+        return vcap_failed(why, host);
     if (ignored[0] != 0)
         vcap_log(VCAP_LOG_WARN, "the host made %s; ignored from the environment:%s",
                  word.ledger ? VCAP_LEDGER_HOST_PATH : VCAP_CONF_PATH, ignored);
@@ -268,15 +266,15 @@ static enum vcap_mode set_up(void)
         return VCAP_MODE_PASSIVE;
     if (config_error != 0) {
         note_config_error(config_why, config_error);
-        return failed(config_why, config_error);
+        return vcap_failed(config_why, config_error);
     }
     if (!word.ledger && !any_ceiling(config) && !names_the_hosts(config))
-        return failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
-                      "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
-                      -EINVAL);
-    rc = open_ledger(why, sizeof(why));
+        return vcap_failed("VRAMCAP_ENABLE is set but no ceiling: set VRAMCAP_MEMORY_MIB "
+                           "(or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
+                           -EINVAL);
+    rc = vcap_open_ledger(vcap_ledger_now(), why, sizeof(why));
     if (rc != 0)
-        return failed(why, rc);
+        return vcap_failed(why, rc);
     if (ignored[0] != 0)
         note_config(vcap_ledger_now(), ignored + 1, 0);
     vcap_host_follow();
@@ -340,64 +338,4 @@ enum vcap_mode vcap_start(void)
     vcap_cancel_back(cancel);
     errno = saved;
     return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);
-}
-
-/* Charges one live record in the present place, unless it is already. */
-static void charge_again(struct vcap_live *record, void *arg)
-{
-    struct vcap_ledger *l = vcap_ledger_now();
-    uint64_t mine = vcap_ledger_mine(l);
-
-    (void)arg;
-    if (record->mine == mine)
-        return;
-    vcap_ledger_charge_in(l, mine, vcap_process.device[record->device].gpu, record->bytes,
-                          VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL);
-    if (record->imported != 0)
-        vcap_ledger_note_imported(l, mine, vcap_process.device[record->device].gpu,
-                                  (int64_t)record->imported);
-    record->mine = mine;
-}
-
-void vcap_record_follow(uint64_t key)
-{
-    vcap_live_with(key, charge_again, NULL);
-}
-
-bool vcap_slot_renew(void)
-{
-    enum vcap_lf_mode mode =
-        vcap_process.config.enable == VCAP_ENABLE_AUDIT ? VCAP_LF_MODE_AUDIT : VCAP_LF_MODE_ENFORCE;
-    struct vcap_ledger *l = vcap_ledger_now();
-    int rc = 0, saved = errno, cancel = vcap_cancel_off();
-
-    pthread_mutex_lock(&vcap_process_mutex);
-    if (!vcap_ledger_owns(l)) {
-        bool had_one = l->slot >= 0;
-
-        rc = vcap_ledger_claim(l, mode);
-        if (rc == 0) {
-            vcap_devices_place_again(); /* the file may have been made anew */
-            vcap_live_each(charge_again, NULL);
-            vcap_context_charge_again();
-            vcap_accounts_charge_again();
-            vcap_exports_again();
-            if (had_one)
-                vcap_log(VCAP_LOG_WARN,
-                         "this process's slot in ledger %s was taken from it; it has a new one and "
-                         "its charges are booked again",
-                         l->path);
-        }
-    }
-    pthread_mutex_unlock(&vcap_process_mutex);
-    if (rc != 0) {
-        char problem[VCAP_LEDGER_PATH_MAX + 128];
-
-        snprintf(problem, sizeof(problem), "ledger %s: no slot for this process (%s)", l->path,
-                 rc == -EUSERS ? "every one is taken by a living process" : strerror(-rc));
-        __atomic_store_n(&vcap_mode_word, (uint32_t)failed(problem, rc), __ATOMIC_RELAXED);
-    }
-    vcap_cancel_back(cancel);
-    errno = saved;
-    return rc == 0;
 }

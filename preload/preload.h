@@ -102,6 +102,14 @@ struct vcap_device *vcap_device(CUdevice ordinal);
  */
 bool vcap_slot_renew(void);
 
+/* Opens this container's ledger (which one: configuration, host, key) and takes a slot: 0, or -errno with a
+ * line in why.  vcap_process_mutex or page.starting is held. */
+int vcap_open_ledger(struct vcap_ledger *l, char *why, size_t why_size);
+
+/* What VRAMCAP_ON_ERROR says about an unusable configuration or ledger; problem (a line) is said once.
+ * rc: -errno. */
+enum vcap_mode vcap_failed(const char *problem, int rc);
+
 /* The record of this key was charged in a slot that is not ours any more: charges it in the present
  * one. */
 void vcap_record_follow(uint64_t key);

@@ -1,0 +1,24 @@
+/*
+ * Crossing the near-ceiling mark.  gpu.near changes by CAS, so that of all who see one crossing one writes
+ * its event; a total that has moved on meanwhile makes at worst another crossing of it.
+ */
+#include "enforcer/ledger_near.h"
+
+#include "enforcer/ledger_word.h"
+
+void vcap_near_cross(struct vcap_ledger *l, uint32_t gpu)
+{
+    uint64_t *near = &l->gpus[gpu].near;
+    struct vcap_event event = {.kind = VCAP_LF_EVENT_NEAR, .gpu = gpu};
+
+    if (vcap_load(near) != 0) {
+        (void)vcap_cas(near, 1, 0);
+        return;
+    }
+    if (!vcap_cas(near, 0, 1))
+        return;
+    event.held = vcap_ledger_held(l, gpu);
+    event.limit = vcap_ceiling_bytes(vcap_load(&l->gpus[gpu].ceiling));
+    event.code = __atomic_load_n(&vcap_ledger_header(l)->near_percent, __ATOMIC_RELAXED);
+    vcap_ledger_event(l, &event);
+}

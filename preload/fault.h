@@ -1,0 +1,23 @@
+/*
+ * Device faults that stay: after one of them every later call of the process (or of the context) fails with
+ * it, and where processes share a failure domain (MPS) the neighbours' calls too.  The first one that a
+ * process sees, at any hooked call, is kept in its slot with code and time: compared over a container's
+ * processes and its neighbours', that says who faulted first.
+ */
+#ifndef VRAMCAP_PRELOAD_FAULT_H
+#define VRAMCAP_PRELOAD_FAULT_H
+
+#include "preload/cuda_api.h"
+
+/* result is no success: looked at, kept if it is such a fault and the first. */
+void vcap_fault_note(CUresult result, unsigned row);
+
+/* Behind a driver call: hands its result on. */
+static inline CUresult vcap_fault_seen(CUresult result, unsigned row)
+{
+    if (__builtin_expect(result != CUDA_SUCCESS, 0))
+        vcap_fault_note(result, row);
+    return result;
+}
+
+#endif
