@@ -20,12 +20,14 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953434156) /* "VACSIM01" */
-#define SIM_LAYOUT 2U
+#define SIM_LAYOUT 3U
 #define SIM_MAX_CARDS 16U
 #define SIM_MAX_ROWS 512U
 #define SIM_MAX_SHARES 4096U
 #define SIM_SHARE_USERS 16U
 #define SIM_SHARE_NOTE 64U
+#define SIM_MAX_MEMORY_LIMITS 64U
+#define SIM_CGROUP_MAX 128U
 #define SIM_LOCK_BASE INT64_C(0x40000000)
 
 /* Bytes on one card, either of one process or of all. `used` is what the card
@@ -42,6 +44,23 @@ struct sim_card_row {
     struct sim_amounts now;
     uint64_t peak, alloc_peak; /* highest `used` and `alloc` since the last reset */
     uint64_t refusals;         /* charges that found the card full */
+    uint32_t compute_mode;     /* enum sim_compute_mode */
+};
+
+/* The values of CU_DEVICE_ATTRIBUTE_COMPUTE_MODE and of NVML. */
+enum sim_compute_mode { SIM_MODE_DEFAULT = 0, SIM_MODE_PROHIBITED = 2, SIM_MODE_EXCLUSIVE = 3 };
+
+enum sim_mps_role { SIM_MPS_NONE, SIM_MPS_CLIENT, SIM_MPS_SERVER };
+
+/* What a process is bound by, apart from the card's size (sim_bounds.h). */
+struct sim_bounds {
+    uint32_t role;        /* enum sim_mps_role */
+    int32_t server;       /* of a client: its server's pid, 1 for a server without a process */
+    uint32_t sticky;      /* what every call of it answers from now on, 0: nothing */
+    uint32_t connections; /* of a client, to each card */
+    uint32_t contexts[SIM_MAX_CARDS];
+    uint64_t limit[SIM_MAX_CARDS]; /* MPS's pinned limit in bytes, UINT64_MAX: none */
+    char cgroup[SIM_CGROUP_MAX];   /* path below the cgroup root, "" without one */
 };
 
 struct sim_process_row {
@@ -51,6 +70,14 @@ struct sim_process_row {
     uint64_t start_time; /* field 22 of /proc/<pid>/stat */
     char command[16];
     struct sim_amounts share[SIM_MAX_CARDS];
+    struct sim_bounds bounds;
+};
+
+/* A limit that the driver keeps itself (VRAMCAP_SIM_MEMACCT=misc). */
+struct sim_memory_limit {
+    char cgroup[SIM_CGROUP_MAX]; /* "": free */
+    uint32_t card;
+    uint64_t soft, hard;
 };
 
 /* Memory that several processes can hold (sim_share.h). */
@@ -73,10 +100,15 @@ struct sim_file {
     pthread_mutex_t lock;
     struct sim_card_row card[SIM_MAX_CARDS];
     struct sim_process_row row[SIM_MAX_ROWS];
+    struct sim_memory_limit memory_limit[SIM_MAX_MEMORY_LIMITS];
     uint64_t share_serial, share_end;
     uint32_t share_top; /* shares below this one */
     struct sim_share share[SIM_MAX_SHARES];
 };
+
+/* Who keeps the limits of cgroups: nobody; the driver (limits by NVML alone, no files); the
+ * kernel's dmem controller (files below the cgroup root). */
+enum sim_memacct { SIM_MEMACCT_OFF, SIM_MEMACCT_MISC, SIM_MEMACCT_DMEM };
 
 /* An open state file. fd is -1 for a private one, which no other process sees. */
 struct sim_state {
@@ -84,6 +116,9 @@ struct sim_state {
     int fd;
     int own_row;     /* -1: a reader */
     uint64_t pid_ns; /* this process's, 0 if unknown */
+    bool bounded;    /* moves of this process mind its row's bounds */
+    enum sim_memacct memacct;
+    char cgroup_root[SIM_CGROUP_MAX]; /* what stands for /sys/fs/cgroup */
 };
 
 /* --- reading (tests, simctl, NVML) ------------------------------------- */
@@ -110,6 +145,12 @@ void sim_reset_peaks(struct sim_state *state);
 
 /* A consistent copy of everything, the dead taken out. `out` is a whole file. */
 int sim_state_snapshot(struct sim_state *state, struct sim_file *out);
+
+/* -EINVAL: no such card. */
+int sim_compute_mode_set(struct sim_state *state, unsigned int card, enum sim_compute_mode mode);
+/* VRAMCAP_SIM_COMPUTE_MODE: `default`, `exclusive`, `prohibited`, for every card; false if it is
+ * something else. *mode is untouched if the variable is not set. */
+bool sim_compute_mode_from_environment(int *mode);
 
 /* Forgets every row and every byte, live processes or not. */
 void sim_state_clear(struct sim_state *state);

@@ -86,3 +86,24 @@ void sim_uuid_text(const unsigned char uuid[16], char text[48])
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                       (unsigned int)uuid[i]);
 }
+
+bool sim_compute_mode_from_environment(int *mode)
+{
+    static const struct {
+        const char *name;
+        int mode;
+    } modes[] = {{"default", SIM_MODE_DEFAULT},
+                 {"exclusive", SIM_MODE_EXCLUSIVE},
+                 {"prohibited", SIM_MODE_PROHIBITED}};
+    const char *text = getenv("VRAMCAP_SIM_COMPUTE_MODE");
+
+    if (!text)
+        return true;
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        if (strcmp(text, modes[i].name) == 0) {
+            *mode = modes[i].mode;
+            return true;
+        }
+    }
+    return false;
+}

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_config.h"
+#include "sim_cgroup.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -121,6 +122,54 @@ static void mig_read(struct sim_config *config)
     }
 }
 
+/* A copy, for the program may change its environment; NULL if empty or not set. */
+static const char *text_of(const char *variable)
+{
+    const char *text = getenv(variable);
+
+    return text && *text ? strdup(text) : NULL;
+}
+
+/* `symbol:n` or `symbol:n:code` */
+static void fault_read(struct sim_config *config)
+{
+    const char *whole = getenv("VRAMCAP_SIM_FAULT");
+    const char *colon = whole ? strchr(whole, ':') : NULL, *text = colon ? colon + 1 : NULL;
+    uint64_t code = 719; /* CUDA_ERROR_LAUNCH_FAILED */
+
+    if (!whole || !*whole)
+        return;
+    if (!colon || colon == whole || !digits(&text, &config->fault_nth) || config->fault_nth == 0 ||
+        (*text == ':' && (text++, !digits(&text, &code))) || *text != '\0' || code == 0 ||
+        code > 999) {
+        complain("VRAMCAP_SIM_FAULT", whole);
+        return;
+    }
+    config->fault_symbol = strndup(whole, (size_t)(colon - whole));
+    config->fault_code = (int)code;
+}
+
+static void mps_read(struct sim_config *config)
+{
+    const char *when = getenv("VRAMCAP_SIM_MPS_READ");
+    int mode = 0;
+
+    config->mps_pipe = text_of("VRAMCAP_SIM_MPS");
+    config->mps_context_bytes =
+        number("VRAMCAP_SIM_MPS_CONTEXT_MIB", config->context_bytes >> 20, 0, 65536) << 20;
+    config->mps_clients = (unsigned int)number("VRAMCAP_SIM_MPS_CLIENTS", 60, 0, 4096);
+    config->mps_connections = (unsigned int)number("VRAMCAP_SIM_MPS_CONNECTIONS", 128, 0, 65536);
+    config->sm_step = (unsigned int)number("VRAMCAP_SIM_SM_STEP", 2, 1, 132);
+    config->mps_read_at_start = when && strcmp(when, "start") == 0;
+    if (when && *when && strcmp(when, "init") != 0 && !config->mps_read_at_start)
+        complain("VRAMCAP_SIM_MPS_READ", when);
+    if (!sim_compute_mode_from_environment(&mode))
+        complain("VRAMCAP_SIM_COMPUTE_MODE", getenv("VRAMCAP_SIM_COMPUTE_MODE"));
+    if (!sim_cgroup_environment_is_good())
+        complain("VRAMCAP_SIM_MEMACCT, VRAMCAP_SIM_CGROUP_ROOT or VRAMCAP_SIM_CGROUP", "...");
+    fault_read(config);
+}
+
 void sim_config_read(void)
 {
     struct sim_config *config = &sim_config;
@@ -160,10 +209,11 @@ void sim_config_read(void)
         config->hidden = *config->hidden ? strdup(config->hidden) : NULL;
     rules_read("VRAMCAP_SIM_FAIL", false);
     rules_read("VRAMCAP_SIM_DELAY_US", true);
+    mps_read(config);
 }
 
 bool sim_config_scripted(void)
 {
     return !sim_config.bench && (sim_config.journal || sim_config.hidden || sim_config.rules > 0 ||
-                                 sim_config.version < 13000);
+                                 sim_config.fault_symbol || sim_config.version < 13000);
 }

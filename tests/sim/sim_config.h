@@ -31,6 +31,14 @@ struct sim_config {
     bool alias, newer, inner, bench;
     uint64_t pool_chunk_bytes;
     bool pool_observed;
+    const char *mps_pipe; /* pipe directory of a daemon that is claimed to be there, NULL: none */
+    uint64_t mps_context_bytes;
+    unsigned int mps_clients, mps_connections; /* that a card takes */
+    unsigned int sm_step;                      /* multiprocessors come in multiples of it */
+    bool mps_read_at_start;
+    const char *fault_symbol; /* the n-th call of it is a fatal fault, NULL: none */
+    uint64_t fault_nth;
+    int fault_code;
     const char *journal; /* NULL: none */
     const char *hidden;  /* comma-separated names, NULL: none */
     unsigned int rules;

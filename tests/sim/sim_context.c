@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_internal.h"
+#include "sim_mps.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,20 +124,21 @@ CUresult sim_context_current(struct sim_context **context)
     return is_alive(*context) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-static struct sim_delta context_cost(void)
+/* With sim_lock held. `sms`: asked for by execution affinity, or 0. */
+static CUresult context_begin(struct sim_context *context, unsigned int sms)
 {
-    int64_t bytes = (int64_t)sim_config.context_bytes;
+    CUresult rc = sim_mps_context_enter(context->owner.card);
 
-    return (struct sim_delta){.used = bytes, .context = bytes};
-}
-
-/* With sim_lock held. */
-static CUresult context_begin(struct sim_context *context)
-{
-    CUresult rc = sim_card_take(context->owner.card, context_cost());
-
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    context->sms = sim_mps_context_sms(sms);
+    context->cost_bytes = sim_mps_context_bytes(context->sms);
+    int64_t bytes = (int64_t)context->cost_bytes;
+    rc = sim_card_take(context->owner.card, (struct sim_delta){.used = bytes, .context = bytes});
     if (rc == CUDA_SUCCESS)
         __atomic_store_n(&context->alive, 1U, __ATOMIC_RELEASE);
+    else
+        sim_mps_context_leave(context->owner.card);
     return rc;
 }
 
@@ -146,10 +148,9 @@ static void context_end(struct sim_context *context)
     sim_objects_clear(context);
     sim_resources_clear(context);
     sim_owner_clear(&context->owner);
-    struct sim_delta cost = context_cost();
-    cost.used += (int64_t)context->limit_bytes;
-    cost.context += (int64_t)context->limit_bytes;
-    sim_card_give(context->owner.card, cost);
+    int64_t bytes = (int64_t)(context->cost_bytes + context->limit_bytes);
+    sim_card_give(context->owner.card, (struct sim_delta){.used = bytes, .context = bytes});
+    sim_mps_context_leave(context->owner.card);
     memcpy(context->limit, sim_limit_default, sizeof context->limit);
     context->limit_bytes = 0;
 }
@@ -189,7 +190,7 @@ static void record_free(struct sim_context *record)
 }
 
 CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device,
-                            unsigned int api_version)
+                            unsigned int api_version, unsigned int sms)
 {
     if (!handle)
         return CUDA_ERROR_INVALID_VALUE;
@@ -203,7 +204,7 @@ CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice devi
     if (record) {
         record_start(record, device, flags, api_version);
         record->references = 1;
-        rc = context_begin(record);
+        rc = context_begin(record, sms);
         if (rc != CUDA_SUCCESS)
             record_free(record);
     }
@@ -218,7 +219,7 @@ CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice devi
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     SIM_ENTER(cuCtxCreate_v2);
-    return sim_context_create(pctx, flags, dev, 3020);
+    return sim_context_create(pctx, flags, dev, 3020, 0);
 }
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -230,24 +231,47 @@ CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
         memcpy(&create, &inner, sizeof create);
         return create(pctx, flags, dev);
     }
-    return sim_context_create(pctx, flags, dev, 3010);
+    return sim_context_create(pctx, flags, dev, 3010, 0);
+}
+
+/* Multiprocessors asked for; of two parameters the last one counts. Only MPS knows execution
+ * affinity (cuda.h, cuCtxCreate). */
+static CUresult affinity_read(const CUexecAffinityParam *params, int count, unsigned int *sms)
+{
+    if (count < 0 || (count > 0 && !params))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < count; i++) {
+        if (params[i].type != CU_EXEC_AFFINITY_TYPE_SM_COUNT || !sim_mps_is_client())
+            return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+        if (params[i].param.smCount.val == 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        *sms = params[i].param.smCount.val;
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                         unsigned int flags, CUdevice dev)
 {
     SIM_ENTER(cuCtxCreate_v3);
-    if (numParams < 0 || (numParams > 0 && !paramsArray))
-        return CUDA_ERROR_INVALID_VALUE;
-    return sim_context_create(pctx, flags, dev, 3020);
+    unsigned int sms = 0;
+    CUresult rc = affinity_read(paramsArray, numParams, &sms);
+    return rc == CUDA_SUCCESS ? sim_context_create(pctx, flags, dev, 3020, sms) : rc;
 }
 
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
                         CUdevice dev)
 {
     SIM_ENTER(cuCtxCreate_v4);
-    (void)ctxCreateParams;
-    return sim_context_create(pctx, flags, dev, 3020);
+    unsigned int sms = 0;
+    CUresult rc = CUDA_SUCCESS;
+
+    if (ctxCreateParams && ctxCreateParams->cigParams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (ctxCreateParams)
+        rc = affinity_read(ctxCreateParams->execAffinityParams,
+                           ctxCreateParams->numExecAffinityParams, &sms);
+    return rc == CUDA_SUCCESS ? sim_context_create(pctx, flags, dev, 3020, sms) : rc;
 }
 
 /* Ends a created context and takes it off the calling thread's stack if it is on top. */
@@ -402,7 +426,7 @@ CUresult cuCtxGetCurrent(CUcontext *pctx)
 CUresult sim_primary_retain(CUdevice device, struct sim_context **context)
 {
     *context = &primary[device];
-    CUresult rc = is_alive(*context) ? CUDA_SUCCESS : context_begin(*context);
+    CUresult rc = is_alive(*context) ? CUDA_SUCCESS : context_begin(*context, 0);
     if (rc == CUDA_SUCCESS)
         (*context)->references++;
     return rc;

@@ -5,6 +5,7 @@
  * Calls without a context argument work on the current one.
  */
 #include "sim_capture.h"
+#include "sim_mps.h"
 
 static CUresult device_of(CUcontext ctx, CUdevice *device)
 {
@@ -65,6 +66,34 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     *ctxId = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
+{
+    SIM_ENTER(cuDeviceGetExecAffinitySupport);
+    if (!pi || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sim_device_valid(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    *pi = sim_mps_is_client();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
+{
+    SIM_ENTER(cuCtxGetExecAffinity);
+    struct sim_context *context = NULL;
+    CUresult rc = sim_context_current(&context);
+
+    if (!pExecAffinity)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT || !sim_mps_is_client())
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    pExecAffinity->type = type;
+    pExecAffinity->param.smCount.val = context->sms;
     return CUDA_SUCCESS;
 }
 

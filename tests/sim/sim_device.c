@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_internal.h"
+#include "sim_mps.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -59,6 +60,25 @@ static int card_named(const char *entry, size_t length, unsigned int cards)
         index = index * 10 + (unsigned int)(entry[i] - '0');
     }
     return index < cards ? (int)index : -1;
+}
+
+int sim_device_named(const char *entry, size_t length)
+{
+    if (length > 0 && entry[0] >= '0' && entry[0] <= '9') {
+        unsigned int ordinal = 0;
+
+        for (size_t i = 0; i < length; i++) {
+            if (entry[i] < '0' || entry[i] > '9' || ordinal > SIM_MAX_CARDS)
+                return -1;
+            ordinal = ordinal * 10 + (unsigned int)(entry[i] - '0');
+        }
+        return ordinal < sim_device_count ? (int)ordinal : -1;
+    }
+    int card = card_named(entry, length, sim_card_count(sim_state));
+    for (unsigned int d = 0; card >= 0 && d < sim_device_count; d++)
+        if (sim_device_card[d] == (unsigned int)card)
+            return (int)d;
+    return -1;
 }
 
 unsigned int sim_devices_select(void)
@@ -268,7 +288,6 @@ static const struct attribute attributes[] = {
     {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
     {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
-    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, SIM_SM_COUNT},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
     {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
@@ -321,6 +340,12 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         *pi = (int)sim_config.capability / 10;
     if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         *pi = (int)sim_config.capability % 10;
+    if (attrib == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        *pi = (int)sim_mps_sms();
+    if (attrib == CU_DEVICE_ATTRIBUTE_MPS_ENABLED)
+        *pi = sim_mps_is_client();
+    if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
+        *pi = (int)sim_state->file->card[sim_device_card[dev]].compute_mode;
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
         if (attributes[i].id == attrib)
             *pi = attributes[i].value;

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_gate.h"
+#include "sim_bounds.h"
 #include "sim_config.h"
 #include "sim_internal.h"
 #include "sim_symbols.h"
@@ -80,6 +81,11 @@ void sim_gate_capturing(bool on)
         (void)__atomic_fetch_and(sim_gate, ~SIM_GATE_CAPTURING, __ATOMIC_RELEASE);
 }
 
+void sim_gate_watch(void)
+{
+    (void)__atomic_fetch_or(sim_gate, SIM_GATE_WATCHED, __ATOMIC_RELEASE);
+}
+
 static void journal_write(const char *symbol)
 {
     char line[160];
@@ -120,9 +126,27 @@ static bool symbol_absent(const char *name)
     return false;
 }
 
+/* VRAMCAP_SIM_FAULT: this call is the fatal one. It strikes the card of the current context. */
+static void fault_maybe(const char *symbol)
+{
+    static uint64_t calls;
+    struct sim_context *context = NULL;
+
+    if (!sim_config.fault_symbol || strcmp(sim_config.fault_symbol, symbol) != 0 ||
+        !sim_initialised() ||
+        __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) != sim_config.fault_nth ||
+        sim_context_current(&context) != CUDA_SUCCESS)
+        return;
+    sim_gate_watch();
+    (void)sim_bounds_fault(sim_state, context->owner.card, sim_state->own_row,
+                           (uint32_t)sim_config.fault_code);
+}
+
 static int script(const char *symbol)
 {
     int code = 0;
+
+    fault_maybe(symbol);
 
     if (sim_config.journal)
         journal_write(symbol);
@@ -159,6 +183,8 @@ int sim_enter(const char *symbol, bool needs_init)
     errno = saved;
     if (code == 0 && needs_init && !sim_initialised())
         code = CUDA_ERROR_NOT_INITIALIZED;
+    if (code == 0 && needs_init && (sim_gate_load() & SIM_GATE_WATCHED) != 0)
+        code = (int)sim_bounds_sticky(sim_state);
     if (code == 0 && sim_gate_is_capturing())
         code = sim_capture_check(symbol);
     return code;

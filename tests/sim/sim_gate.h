@@ -17,6 +17,7 @@
 #define SIM_GATE_INITIALISED 2U
 #define SIM_GATE_SCRIPTED 4U
 #define SIM_GATE_CAPTURING 8U /* some stream of the process captures */
+#define SIM_GATE_WATCHED 16U  /* a fatal fault may hit this process at any call */
 #define SIM_GATE_OPEN (SIM_GATE_CONFIGURED | SIM_GATE_INITIALISED)
 
 /* Written by configuration (once) and by cuInit; the word it points to by cuInit
@@ -34,6 +35,9 @@ static inline bool sim_gate_is_capturing(void)
 }
 /* Written by sim_capture.c under sim_lock. */
 void sim_gate_capturing(bool on);
+/* From now on each call asks whether the process is hit. Written once, before sim_gate_open or by
+ * the fault itself. */
+void sim_gate_watch(void);
 
 /* The slow way in: 0, or the CUresult that the call must return. */
 int sim_enter(const char *symbol, bool needs_init);

@@ -7,6 +7,7 @@
  */
 #include "sim_handles.h"
 #include "sim_internal.h"
+#include "sim_mps.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevR
         return CUDA_ERROR_INVALID_DEVICE;
     if (type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    resource_fill(resource, SIM_SM_COUNT);
+    resource_fill(resource, sim_mps_sms());
     return CUDA_SUCCESS;
 }
 
@@ -68,13 +69,14 @@ CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResou
     SIM_ENTER(cuCtxGetDevResource);
     if (!resource)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!sim_context_from(hCtx))
+    const struct sim_context *context = sim_context_from(hCtx);
+    if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
     sim_lock_take();
     const struct green *green = green_behind(hCtx);
-    resource_fill(resource, green ? green->sms : SIM_SM_COUNT);
+    resource_fill(resource, green ? green->sms : context->sms);
     sim_lock_drop();
     return CUDA_SUCCESS;
 }
@@ -125,7 +127,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
             return CUDA_ERROR_INVALID_RESOURCE_TYPE;
         sms += resources[r].sm.smCount;
     }
-    if (sms == 0 || sms > SIM_SM_COUNT)
+    if (sms == 0 || sms > sim_mps_sms())
         return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     /* There is no call that ends a description: it stays, as in the driver. */
     struct description *description = malloc(sizeof *description);

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_internal.h"
+#include "sim_mps.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -66,8 +67,14 @@ static CUresult initialise(void)
     }
     if (sim_devices_select() == 0)
         return CUDA_ERROR_NO_DEVICE;
+    CUresult rc = sim_mps_prepare();
+    if (rc != CUDA_SUCCESS)
+        return rc;
     if (sim_state_attach(sim_state) != 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
+    rc = sim_mps_join();
+    if (rc != CUDA_SUCCESS)
+        return rc;
     sim_contexts_initialise();
     sim_gate_open();
     return CUDA_SUCCESS;

@@ -59,6 +59,10 @@ unsigned int sim_devices_select(void);
 extern unsigned int sim_device_count;
 extern unsigned int sim_device_card[SIM_MAX_CARDS]; /* device ordinal -> card */
 
+/* The device that an entry of a list of MPS's means: by its ordinal, or by its UUID or the beginning
+ * of it. -1: none that this process sees. */
+int sim_device_named(const char *entry, size_t length);
+
 static inline bool sim_device_valid(CUdevice device)
 {
     return device >= 0 && (unsigned int)device < sim_device_count;
@@ -157,6 +161,8 @@ struct sim_context {
     unsigned int references; /* primary: retains; else: attachments */
     uint64_t id;
     size_t limit[CU_LIMIT_MAX];
+    unsigned int sms;             /* multiprocessors that it can use */
+    uint64_t cost_bytes;          /* that it takes of the card, its limits apart */
     uint64_t limit_bytes;         /* that the limits take beyond their defaults */
     struct sim_context *alias_of; /* of a green context: the primary one */
     CUfunc_cache cache_config;
@@ -187,8 +193,9 @@ void sim_context_alias_end(struct sim_context *alias);
 /* sim_limits.c */
 extern const size_t sim_limit_default[CU_LIMIT_MAX];
 void sim_contexts_initialise(void);
+/* `sms`: as execution affinity asks for, 0: all that there are. */
 CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device,
-                            unsigned int api_version);
+                            unsigned int api_version, unsigned int sms);
 
 /* With sim_lock held. */
 void sim_resource_add(struct sim_context *context, struct sim_resource *resource,

@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_internal.h"
+#include "sim_bounds.h"
 
 #include <limits.h>
 #include <string.h>
@@ -209,11 +210,9 @@ static CUresult info_get(uint64_t *free_bytes, uint64_t *total_bytes)
     struct sim_context *context = NULL;
     CUresult rc = sim_context_current(&context);
 
-    if (rc == CUDA_SUCCESS) {
-        *total_bytes =
-            sim_state->file->card[context->owner.card].total; /* constant while we have a row */
-        *free_bytes = *total_bytes - sim_card_used(sim_state, context->owner.card);
-    }
+    if (rc == CUDA_SUCCESS &&
+        sim_bounds_view(sim_state, context->owner.card, free_bytes, total_bytes) != 0)
+        rc = CUDA_ERROR_UNKNOWN;
     return rc;
 }
 

@@ -6,9 +6,10 @@
  * the first init and closed at the last shutdown. A device handle is its index plus one.
  */
 #define _GNU_SOURCE
-#include "sim_nvml.h"
-#include "sim.h"
+#include "sim_nvml_inside.h"
+#include "sim_cgroup.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,6 @@
 #define DRIVER_VERSION "580.65.06"
 #define DEVICE_NAME "vramcap Simulated GPU"
 #define FIRST_BUS 0x10U
-#define NO_INSTANCE 0xFFFFFFFFU
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_state *state; /* under lock, as is the count */
@@ -93,7 +93,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
 }
 
 /* A consistent copy of the state file, or an error. The caller frees it. */
-static nvmlReturn_t look(struct sim_file **copy)
+nvmlReturn_t sim_nvml_look(struct sim_file **copy)
 {
     nvmlReturn_t rc = NVML_ERROR_UNINITIALIZED;
 
@@ -108,6 +108,31 @@ static nvmlReturn_t look(struct sim_file **copy)
     }
     (void)pthread_mutex_unlock(&lock);
     return rc;
+}
+
+nvmlReturn_t sim_nvml_with(nvmlDevice_t device,
+                           int (*call)(struct sim_state *, unsigned int, void *), void *data)
+{
+    unsigned int card = 0;
+    nvmlReturn_t rc = sim_nvml_card_of(device, &card);
+
+    if (rc != NVML_SUCCESS)
+        return rc;
+    (void)pthread_mutex_lock(&lock);
+    int answer = inits > 0 ? call(state, card, data) : -EBADF;
+    (void)pthread_mutex_unlock(&lock);
+    switch (answer) {
+    case 0:
+        return NVML_SUCCESS;
+    case -EBADF:
+        return NVML_ERROR_UNINITIALIZED;
+    case -ENOTSUP:
+        return NVML_ERROR_NOT_SUPPORTED;
+    case -ENOENT:
+        return NVML_ERROR_NOT_FOUND;
+    default:
+        return NVML_ERROR_UNKNOWN;
+    }
 }
 
 static unsigned int cards(nvmlReturn_t *rc)
@@ -125,7 +150,7 @@ static unsigned int cards(nvmlReturn_t *rc)
 }
 
 /* The card of a handle. */
-static nvmlReturn_t card_of(nvmlDevice_t device, unsigned int *card)
+nvmlReturn_t sim_nvml_card_of(nvmlDevice_t device, unsigned int *card)
 {
     nvmlReturn_t rc;
     unsigned int count = cards(&rc);
@@ -278,7 +303,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
 static nvmlReturn_t index_get(nvmlDevice_t device, unsigned int *index)
 {
     unsigned int card = 0;
-    nvmlReturn_t rc = card_of(device, &card);
+    nvmlReturn_t rc = sim_nvml_card_of(device, &card);
 
     if (rc != NVML_SUCCESS)
         return rc;
@@ -301,7 +326,7 @@ nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor_n
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
     unsigned int card = 0;
-    nvmlReturn_t rc = card_of(device, &card);
+    nvmlReturn_t rc = sim_nvml_card_of(device, &card);
     char text[48];
 
     if (rc != NVML_SUCCESS)
@@ -313,7 +338,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
     unsigned int card = 0;
-    nvmlReturn_t rc = card_of(device, &card);
+    nvmlReturn_t rc = sim_nvml_card_of(device, &card);
 
     return rc == NVML_SUCCESS ? text_out(name, length, DEVICE_NAME) : rc;
 }
@@ -323,10 +348,10 @@ static nvmlReturn_t memory_get(nvmlDevice_t device, unsigned long long *total,
 {
     unsigned int card = 0;
     struct sim_file *copy = NULL;
-    nvmlReturn_t rc = card_of(device, &card);
+    nvmlReturn_t rc = sim_nvml_card_of(device, &card);
 
     if (rc == NVML_SUCCESS)
-        rc = look(&copy);
+        rc = sim_nvml_look(&copy);
     if (rc == NVML_SUCCESS) {
         *total = copy->card[card].total;
         *used = copy->card[card].now.used;
@@ -348,6 +373,28 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     return NVML_SUCCESS;
 }
 
+/* A caller in a cgroup with a limit sees that, as cuMemGetInfo shows it. */
+static void cgroup_view(nvmlDevice_t device, unsigned long long *total, unsigned long long *used)
+{
+    char cgroup[SIM_CGROUP_MAX], path[2 * SIM_CGROUP_MAX];
+    struct sim_cgroup_limits limits;
+    unsigned int card = 0;
+
+    if (sim_nvml_card_of(device, &card) != NVML_SUCCESS)
+        return;
+    (void)pthread_mutex_lock(&lock);
+    if (inits > 0) {
+        sim_cgroup_own(state, cgroup);
+        (void)snprintf(path, sizeof path, "%s%s", state->cgroup_root, cgroup);
+        if (cgroup[0] != '\0' && sim_cgroup_get(state, path, card, &limits) == 0 &&
+            limits.hard < *total) {
+            *total = limits.hard;
+            *used = limits.used < limits.hard ? limits.used : limits.hard;
+        }
+    }
+    (void)pthread_mutex_unlock(&lock);
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     unsigned long long total = 0, used = 0;
@@ -359,95 +406,10 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
         return NVML_ERROR_INVALID_ARGUMENT;
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    cgroup_view(device, &total, &used);
     memory->total = total;
     memory->reserved = 0;
     memory->free = total - used;
     memory->used = used;
     return NVML_SUCCESS;
-}
-
-/* Processes with memory on the card. `count`: room in, number out; too little room writes
- * the number needed and nothing else. */
-static nvmlReturn_t processes(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *old,
-                              nvmlProcessInfo_v2_t *infos)
-{
-    unsigned int card = 0, found = 0;
-    struct sim_file *copy = NULL;
-    nvmlReturn_t rc = card_of(device, &card);
-
-    if (rc == NVML_SUCCESS && !count)
-        rc = NVML_ERROR_INVALID_ARGUMENT;
-    if (rc == NVML_SUCCESS)
-        rc = look(&copy);
-    if (rc != NVML_SUCCESS)
-        return rc;
-    unsigned int room = old || infos ? *count : 0;
-    for (unsigned int r = 0; r < SIM_MAX_ROWS; r++) {
-        const struct sim_process_row *row = &copy->row[r];
-
-        if (!row->live || row->share[card].used == 0)
-            continue;
-        if (found < room && old)
-            old[found] = (nvmlProcessInfo_v1_t){(unsigned int)row->pid, row->share[card].used};
-        if (found < room && infos)
-            infos[found] = (nvmlProcessInfo_v2_t){(unsigned int)row->pid, row->share[card].used,
-                                                  NO_INSTANCE, NO_INSTANCE};
-        found++;
-    }
-    free(copy);
-    *count = found;
-    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                  nvmlProcessInfo_v1_t *infos)
-{
-    return processes(device, count, infos, NULL);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_v2_t *infos)
-{
-    return processes(device, count, NULL, infos);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_v2_t *infos)
-{
-    return processes(device, count, NULL, infos);
-}
-
-/* Nothing runs under MPS yet. */
-static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
-{
-    unsigned int card = 0;
-    nvmlReturn_t rc = card_of(device, &card);
-
-    if (rc != NVML_SUCCESS)
-        return rc;
-    if (!count)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_v1_t *infos)
-{
-    (void)infos;
-    return no_processes(device, count);
-}
-
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                        nvmlProcessInfo_v2_t *infos)
-{
-    (void)infos;
-    return no_processes(device, count);
-}
-
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                        nvmlProcessInfo_v2_t *infos)
-{
-    (void)infos;
-    return no_processes(device, count);
 }

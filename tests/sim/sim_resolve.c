@@ -39,7 +39,7 @@ static CUresult context_newer(CUcontext *pctx, void *params, unsigned int flags,
     SIM_ENTER(cuCtxCreate_v9);
     (void)params;
     (void)more;
-    return sim_context_create(pctx, flags, dev, 3020);
+    return sim_context_create(pctx, flags, dev, 3020, 0);
 }
 
 static void *newer(const char *base)

@@ -117,6 +117,19 @@ void sim_shares_show(const struct sim_file *file, struct sim_process_row *rows)
     }
 }
 
+uint64_t sim_shares_of_row(const struct sim_file *file, unsigned int row, unsigned int card)
+{
+    uint64_t used = 0;
+
+    for (unsigned int i = 0; i < file->share_top; i++) {
+        const struct sim_share *share = &file->share[i];
+
+        if (share->id != 0 && share->card == card && is_held(share) && share->user[0].row == row)
+            used += share->cost.used;
+    }
+    return used;
+}
+
 void sim_shares_clear(struct sim_state *state)
 {
     memset(state->file->share, 0, sizeof state->file->share);

@@ -53,6 +53,8 @@ void sim_state_reap(struct sim_state *state);
 /* Ends shares that nobody holds any more; true if there were some. */
 bool sim_shares_reap(struct sim_state *state);
 void sim_shares_sum(const struct sim_file *file, unsigned int card, struct sim_amounts *sum);
+/* What the shares of which this row is the first holder cost a card (`used`). */
+uint64_t sim_shares_of_row(const struct sim_file *file, unsigned int row, unsigned int card);
 /* Adds each share's cost to the row of its first holder, in a copy of the rows. */
 void sim_shares_show(const struct sim_file *file, struct sim_process_row *rows);
 void sim_shares_clear(struct sim_state *state);

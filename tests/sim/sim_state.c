@@ -10,6 +10,8 @@
  */
 #define _GNU_SOURCE
 #include "sim.h"
+#include "sim_bounds.h"
+#include "sim_cgroup.h"
 #include "sim_share.h"
 
 #include <errno.h>
@@ -169,6 +171,17 @@ static void cards_set(struct sim_file *file, const uint64_t *bytes, unsigned int
         file->card[c].total = bytes[c];
 }
 
+/* The mode belongs to the machine: whoever opens it with the variable sets it for all. */
+static void modes_set(struct sim_file *file)
+{
+    int mode = 0;
+
+    if (!getenv("VRAMCAP_SIM_COMPUTE_MODE") || !sim_compute_mode_from_environment(&mode))
+        return;
+    for (unsigned int c = 0; c < file->cards; c++)
+        file->card[c].compute_mode = (uint32_t)mode;
+}
+
 static int file_format(struct sim_file *file, const uint64_t *bytes, unsigned int count)
 {
     pthread_mutexattr_t attributes;
@@ -220,18 +233,20 @@ static int file_map(struct sim_state *state, const char *path)
     if (rc == 0 && state->file->layout != SIM_LAYOUT)
         rc = -EPROTO;
     (void)flock(state->fd, LOCK_UN);
-    if (rc != 0 || getenv("VRAMCAP_SIM_CARDS") == NULL)
+    bool resize = getenv("VRAMCAP_SIM_CARDS") != NULL;
+    if (rc != 0 || (!resize && getenv("VRAMCAP_SIM_COMPUTE_MODE") == NULL))
         return rc;
     /* A left-over file is given the cards now asked for, unless someone uses it. */
     rc = state_lock(state);
     if (rc == 0) {
         reap_locked(state);
-        bool same = state->file->cards == (uint32_t)count;
+        bool same = !resize || state->file->cards == (uint32_t)count;
 
-        for (int c = 0; same && c < count; c++)
+        for (int c = 0; resize && same && c < count; c++)
             same = state->file->card[c].total == bytes[c];
         if (!same && !any_row_live(state->file))
             cards_set(state->file, bytes, (unsigned int)count);
+        modes_set(state->file);
         state_unlock(state);
     }
     return rc;
@@ -253,6 +268,7 @@ struct sim_state *sim_state_open(const char *path)
     }
     state->own_row = -1;
     state->pid_ns = pid_namespace();
+    sim_cgroup_from_environment(state);
     int rc = file_map(state, path);
     if (rc != 0) {
         sim_state_close(state);
@@ -347,6 +363,17 @@ static void amounts_move(struct sim_amounts *amounts, const struct sim_delta *de
     amounts->managed = moved(amounts->managed, delta->managed);
 }
 
+static bool card_is_full(const struct sim_card_row *card, uint64_t more)
+{
+    return card->total - card->now.used < more;
+}
+
+static bool has_room(const struct sim_state *state, unsigned int card_index, uint64_t more)
+{
+    return !card_is_full(&state->file->card[card_index], more) &&
+           (!state->bounded || sim_bounds_room(state, card_index, more));
+}
+
 int sim_state_move(struct sim_state *state, unsigned int card_index, struct sim_delta delta)
 {
     struct sim_card_row *card = &state->file->card[card_index];
@@ -354,10 +381,10 @@ int sim_state_move(struct sim_state *state, unsigned int card_index, struct sim_
 
     if (rc != 0)
         return rc;
-    if (delta.used > 0 && card->total - card->now.used < (uint64_t)delta.used) {
+    if (delta.used > 0 && !has_room(state, card_index, (uint64_t)delta.used)) {
         reap_locked(state);
-        if (card->total - card->now.used < (uint64_t)delta.used) {
-            card->refusals++;
+        if (!has_room(state, card_index, (uint64_t)delta.used)) {
+            card->refusals += card_is_full(card, (uint64_t)delta.used);
             state_unlock(state);
             return -ENOMEM;
         }
@@ -368,6 +395,8 @@ int sim_state_move(struct sim_state *state, unsigned int card_index, struct sim_
         card->peak = card->now.used;
     if (card->now.alloc > card->alloc_peak)
         card->alloc_peak = card->now.alloc;
+    if (state->bounded)
+        sim_bounds_moved(state, card_index);
     state_unlock(state);
     return 0;
 }
@@ -442,6 +471,20 @@ void sim_reset_peaks(struct sim_state *state)
     state_unlock(state);
 }
 
+int sim_compute_mode_set(struct sim_state *state, unsigned int card, enum sim_compute_mode mode)
+{
+    int rc = state_lock(state);
+
+    if (rc != 0)
+        return rc;
+    if (card < state->file->cards)
+        state->file->card[card].compute_mode = (uint32_t)mode;
+    else
+        rc = -EINVAL;
+    state_unlock(state);
+    return rc;
+}
+
 int sim_state_snapshot(struct sim_state *state, struct sim_file *out)
 {
     int rc = state_lock(state);
@@ -455,6 +498,7 @@ int sim_state_snapshot(struct sim_state *state, struct sim_file *out)
     out->cards = state->file->cards;
     memcpy(out->card, state->file->card, sizeof out->card);
     memcpy(out->row, state->file->row, sizeof out->row);
+    memcpy(out->memory_limit, state->file->memory_limit, sizeof out->memory_limit);
     sim_shares_show(state->file, out->row);
     state_unlock(state);
     return 0;
@@ -469,6 +513,7 @@ void sim_state_clear(struct sim_state *state)
     for (unsigned int c = 0; c < SIM_MAX_CARDS; c++)
         bytes[c] = state->file->card[c].total;
     memset(state->file->row, 0, sizeof state->file->row);
+    memset(state->file->memory_limit, 0, sizeof state->file->memory_limit);
     sim_shares_clear(state);
     cards_set(state->file, bytes, state->file->cards);
     state_unlock(state);

@@ -1,0 +1,773 @@
+/*
+ * The simulator under MPS: who is a client, what the limit counts and what it is told, the escape
+ * that drops every limit, multiprocessors and execution affinity, the number of clients, faults,
+ * compute mode, and what NVML says of all this.
+ *
+ * Claimed daemons only (VRAMCAP_SIM_MPS); test_sim_mpsd.c has a real one.
+ */
+#define _GNU_SOURCE
+#include "sim_bounds.h"
+#include "sim_nvml.h"
+#include "test_sim_support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MPS "VRAMCAP_SIM_MPS=/run/mps;CUDA_MPS_PIPE_DIRECTORY=/run/mps;VRAMCAP_SIM_CONTEXT_MIB=24"
+#define LIMIT ";CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="
+
+static int told[2], asked[2];
+
+static int attribute(CUdevice_attribute id)
+{
+    int value = -1;
+
+    return cuDeviceGetAttribute(&value, id, 0) == CUDA_SUCCESS ? value : -1;
+}
+
+/* What can be allocated in blocks of 4 MiB, in MiB. */
+static unsigned int room_mib(void)
+{
+    CUdeviceptr pointer = 0;
+    unsigned int mib = 0;
+
+    while (mib < 65536 && cuMemAlloc_v2(&pointer, 4 * MIB) == CUDA_SUCCESS)
+        mib += 4;
+    return mib;
+}
+
+/* --- the pinned limit -------------------------------------------------------------- */
+
+static int limited_to_1000(void)
+{
+    CUcontext context = NULL;
+    size_t free_bytes = 0, total = 0;
+    CUdeviceptr managed = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1);
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(free_bytes == (1000 - 24) * MIB && total == 24576 * MIB);
+    OK(cuMemAllocManaged(&managed, 2000 * MIB, CU_MEM_ATTACH_GLOBAL)); /* not counted */
+    CHECK(room_mib() == 976);
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(free_bytes == 0 && total == 24576 * MIB);
+    return 0;
+}
+
+static int unlimited_client(void)
+{
+    CUcontext context = NULL;
+    size_t free_bytes = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 1);
+    OK(cuMemGetInfo_v2(&free_bytes, NULL));
+    CHECK(free_bytes == (24576 - 24) * MIB);
+    return 0;
+}
+
+static int ordinary(void)
+{
+    CUcontext context = NULL;
+    size_t free_bytes = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) == 0);
+    OK(cuMemGetInfo_v2(&free_bytes, NULL));
+    CHECK(free_bytes == (24576 - 24) * MIB);
+    return 0;
+}
+
+static void the_limit_counts_contexts_and_shows_in_free_not_in_total(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(limited_to_1000, MPS LIMIT "0=1000M"), 0);
+}
+
+static void every_unit_is_binary(void **state)
+{
+    static const char *const same[] = {"0=1000M", "0=1000MB", " 0 = 1000mb ", "0=1024000K",
+                                       "0=4G,0=1000M"};
+    char environment[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        (void)snprintf(environment, sizeof environment, MPS LIMIT "%s", same[i]);
+        /* sim_run splits at '=' once, at the first */
+        assert_int_equal(sim_run(limited_to_1000, environment), 0);
+    }
+}
+
+static int limited_to_1g(void)
+{
+    CUcontext context = NULL;
+    size_t free_bytes = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuMemGetInfo_v2(&free_bytes, NULL));
+    CHECK(free_bytes == (1024 - 24) * MIB);
+    return 0;
+}
+
+static void the_lower_of_the_servers_limit_and_the_clients_holds(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(limited_to_1g, MPS ";VRAMCAP_SIM_MPS_LIMIT=0=1G"), 0);
+    assert_int_equal(sim_run(limited_to_1g, MPS ";VRAMCAP_SIM_MPS_LIMIT=0=1G" LIMIT "0=20G"), 0);
+    assert_int_equal(sim_run(limited_to_1g, MPS ";VRAMCAP_SIM_MPS_LIMIT=0=20G" LIMIT "0=1GB"), 0);
+}
+
+static void an_entry_for_an_unseen_gpu_drops_every_memory_limit(void **state)
+{
+    static const char *const dropping[] = {"0=1G,1=4G",  "1=1G",     "GPU-00000000=1G,0=1G",
+                                           "0=1G,0=one", "0=1000",   "0=1.5G",
+                                           "0",          "0=1G,",    "=1G",
+                                           "0=-1G",      "0x0=1G",   "0=99999999999999999999G",
+                                           "0=1T",       "0=1G 0=1G"};
+    char environment[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof dropping / sizeof dropping[0]; i++) {
+        (void)snprintf(environment, sizeof environment,
+                       MPS ";VRAMCAP_SIM_MPS_LIMIT=0=2G" LIMIT "%s", dropping[i]);
+        assert_int_equal(sim_run(unlimited_client, environment), 0);
+    }
+}
+
+static int half_the_card_and_no_limit(void)
+{
+    CHECK(unlimited_client() == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 66);
+    return 0;
+}
+
+static void the_escape_leaves_the_compute_limit(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(half_the_card_and_no_limit,
+                             MPS ";VRAMCAP_SIM_MPS_CONTEXT_MIB=48;CUDA_MPS_ACTIVE_THREAD_"
+                                 "PERCENTAGE=50" LIMIT "0=1G,1=1G"),
+                     0);
+}
+
+static void limits_are_by_uuid_and_by_ordinals_of_what_is_seen(void **state)
+{
+    unsigned char uuid[16];
+    char text[48], environment[400];
+
+    (void)state;
+    sim_card_uuid(2, uuid);
+    sim_uuid_text(uuid, text);
+#define CARDS ";VRAMCAP_SIM_CARDS=4x24576;CUDA_VISIBLE_DEVICES=2"
+    assert_int_equal(sim_run(limited_to_1g, MPS CARDS LIMIT "0=1G"), 0);
+    assert_int_equal(sim_run(unlimited_client, MPS CARDS LIMIT "2=1G"), 0);
+    (void)snprintf(environment, sizeof environment, MPS CARDS LIMIT "%s=1G", text);
+    assert_int_equal(sim_run(limited_to_1g, environment), 0);
+    (void)snprintf(environment, sizeof environment, MPS CARDS LIMIT "%.12s=1G", text);
+    assert_int_equal(sim_run(limited_to_1g, environment), 0);
+    /* The server's entries name cards of the machine. */
+    assert_int_equal(sim_run(limited_to_1g, MPS CARDS ";VRAMCAP_SIM_MPS_LIMIT=0=2G,2=1G"), 0);
+    sim_card_uuid(1, uuid);
+    sim_uuid_text(uuid, text);
+    (void)snprintf(environment, sizeof environment, MPS CARDS LIMIT "0=1G,%s=1G", text);
+    assert_int_equal(sim_run(unlimited_client, environment), 0);
+}
+
+static void without_a_daemon_in_the_pipe_directory_there_is_no_limit_and_no_error(void **state)
+{
+    char environment[400];
+
+    (void)state;
+#define DOWN "VRAMCAP_SIM_CONTEXT_MIB=24" LIMIT "0=1G;CUDA_MPS_PIPE_DIRECTORY="
+    assert_int_equal(sim_run(ordinary, DOWN "/run/mps"), 0);
+    assert_int_equal(sim_run(ordinary, DOWN "/run/wrong;VRAMCAP_SIM_MPS=/run/mps"), 0);
+    assert_int_equal(sim_run(ordinary, "VRAMCAP_SIM_CONTEXT_MIB=24;VRAMCAP_SIM_MPS=/run/mps"), 0);
+    assert_int_equal(
+        sim_run(unlimited_client, "VRAMCAP_SIM_CONTEXT_MIB=24;VRAMCAP_SIM_MPS=/tmp/nvidia-mps"), 0);
+    /* A socket that nobody listens at, or no socket at all. */
+    int fd = open(sim_test_path("control"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    (void)snprintf(environment, sizeof environment, DOWN "%s", sim_test_path(""));
+    assert_int_equal(sim_run(ordinary, environment), 0);
+}
+
+static int two_hold_1000_each(void)
+{
+    CUcontext context = NULL;
+    char byte = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(room_mib() == 976);
+    CHECK(write(told[1], "h", 1) == 1);
+    (void)read(asked[0], &byte, 1);
+    return 0;
+}
+
+static void the_limit_is_each_clients_own(void **state)
+{
+    char bytes[2];
+
+    (void)state;
+    assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+    pid_t a = sim_start(two_hold_1000_each, MPS LIMIT "0=1000M");
+    pid_t b = sim_start(two_hold_1000_each, MPS LIMIT "0=1000M");
+    assert_int_equal(read(told[0], bytes, 1), 1);
+    assert_int_equal(read(told[0], bytes, 1), 1);
+    assert_int_equal(sim_test_used(0), 2000 * MIB);
+    assert_int_equal(write(asked[1], "ee", 2), 2);
+    assert_int_equal(sim_wait(a) | sim_wait(b), 0);
+}
+
+static int exported_memory_still_counts(void)
+{
+    CUmemAllocationProp property = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .requestedHandleTypes =
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle = 0;
+    CUcontext context = NULL;
+    size_t free_bytes = 0;
+    int fd = -1;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuMemCreate(&handle, 600 * MIB, &property, 0));
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemGetInfo_v2(&free_bytes, NULL));
+    CHECK(free_bytes == (1024 - 24 - 600) * MIB);
+    CHECK(cuMemCreate(&handle, 500 * MIB, &property, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+}
+
+static void memory_that_a_client_exported_counts_for_it(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(exported_memory_still_counts, MPS LIMIT "0=1G"), 0);
+}
+
+static int context_does_not_fit(void)
+{
+    CUcontext context = NULL;
+
+    OK(cuInit(0));
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+}
+
+static void a_limit_below_the_contexts_own_storage_refuses_the_context(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(context_does_not_fit, MPS LIMIT "0=20M"), 0);
+    assert_int_equal(sim_run(context_does_not_fit, MPS LIMIT "0=0M"), 0);
+}
+
+/* --- multiprocessors ----------------------------------------------------------------- */
+
+static unsigned int expected_sms;
+
+static int has_sms(void)
+{
+    CUexecAffinityParam affinity = {CU_EXEC_AFFINITY_TYPE_MAX, {{0}}};
+    CUcontext context = NULL;
+    CUdevResource resource;
+    int supported = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+    CHECK(affinity.param.smCount.val == expected_sms);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == (int)expected_sms);
+    OK(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
+    CHECK(supported == 1);
+    OK(cuDeviceGetDevResource(0, &resource, CU_DEV_RESOURCE_TYPE_SM));
+    CHECK(resource.sm.smCount == expected_sms);
+    return 0;
+}
+
+static void a_percentage_is_rounded_down_and_only_constrains(void **state)
+{
+    static const struct {
+        const char *environment;
+        unsigned int sms;
+    } cases[] = {
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", 66},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30", 38}, /* 39.6 */
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30;VRAMCAP_SIM_SM_STEP=8", 32},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=1", 2},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=0", 132},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=all", 132},
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=101", 132},
+        {"VRAMCAP_SIM_MPS_PERCENT=25", 32},
+        {"VRAMCAP_SIM_MPS_PERCENT=25;CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=80", 32},
+        {"VRAMCAP_SIM_MPS_PERCENT=80;CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25", 32},
+    };
+    char environment[300];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        expected_sms = cases[i].sms;
+        (void)snprintf(environment, sizeof environment, MPS ";%s", cases[i].environment);
+        assert_int_equal(sim_run(has_sms, environment), 0);
+    }
+}
+
+static int lowers_it_before_init(void)
+{
+    CHECK(setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50", 1) == 0);
+    return has_sms();
+}
+
+static void the_percentage_is_read_in_cuinit_or_as_it_was_at_the_start(void **state)
+{
+    (void)state;
+    expected_sms = 66;
+    assert_int_equal(sim_run(lowers_it_before_init, MPS), 0);
+    /* A forked child's start is its parent's: this program's, without the variables. */
+    assert_int_equal(sim_run(ordinary, "VRAMCAP_SIM_MPS_READ=start;" MPS), 0);
+}
+
+static int context_cost_follows(void)
+{
+    CUcontext context = NULL;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(sim_test_used(0) == 33 * MIB);
+    return 0;
+}
+
+static void a_smaller_share_makes_contexts_smaller(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(context_cost_follows, MPS ";VRAMCAP_SIM_MPS_CONTEXT_MIB=66;"
+                                                       "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"),
+                     0);
+}
+
+static CUresult with_affinity(unsigned int asked, unsigned int *got)
+{
+    CUexecAffinityParam wish = {CU_EXEC_AFFINITY_TYPE_SM_COUNT, {{asked}}}, is;
+    CUcontext context = NULL;
+    CUresult rc = cuCtxCreate_v3(&context, &wish, 1, 0, 0);
+
+    if (rc == CUDA_SUCCESS)
+        rc = cuCtxGetExecAffinity(&is, CU_EXEC_AFFINITY_TYPE_SM_COUNT);
+    if (rc == CUDA_SUCCESS)
+        *got = is.param.smCount.val;
+    return rc;
+}
+
+static int affinities(void)
+{
+    CUexecAffinityParam two[2] = {{CU_EXEC_AFFINITY_TYPE_SM_COUNT, {{50}}},
+                                  {CU_EXEC_AFFINITY_TYPE_SM_COUNT, {{8}}}};
+    CUctxCreateParams params = {two, 2, NULL};
+    CUexecAffinityParam is;
+    CUcontext context = NULL;
+    unsigned int got = 0;
+
+    OK(cuInit(0));
+    OK(with_affinity(7, &got));
+    CHECK(got == 8);
+    OK(with_affinity(66, &got));
+    CHECK(got == 66);
+    OK(with_affinity(100, &got));
+    CHECK(got == 66); /* the client's share */
+    CHECK(with_affinity(0, &got) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxCreate_v4(&context, &params, 0, 0));
+    OK(cuCtxGetExecAffinity(&is, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+    CHECK(is.param.smCount.val == 8);
+    two[0].type = CU_EXEC_AFFINITY_TYPE_MAX;
+    CHECK(cuCtxCreate_v4(&context, &params, 0, 0) == CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    CHECK(cuCtxCreate_v3(&context, NULL, 1, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxCreate_v4(&context, NULL, 0, 0));
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 66);
+    return 0;
+}
+
+static int no_affinity_without_mps(void)
+{
+    CUexecAffinityParam is;
+    unsigned int got = 0;
+    CUcontext context = NULL;
+    int supported = 1;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(with_affinity(8, &got) == CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    CHECK(cuCtxGetExecAffinity(&is, CU_EXEC_AFFINITY_TYPE_SM_COUNT) ==
+          CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    OK(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
+    CHECK(supported == 0);
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 132);
+    return 0;
+}
+
+static void affinity_is_rounded_up_and_stays_in_the_clients_share(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(affinities, MPS ";CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"), 0);
+    assert_int_equal(sim_run(no_affinity_without_mps, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"), 0);
+}
+
+static int each_context_its_own(void)
+{
+    static const struct {
+        const char *percent;
+        unsigned int sms;
+    } turns[] = {{"50", 66}, {"25", 33}, {"90", 105}, {"100", 105}};
+    CUexecAffinityParam is;
+    CUcontext context = NULL;
+
+    for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++) {
+        CHECK(setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", turns[i].percent, 1) == 0);
+        CHECK(sim_begin(&context) == 0);
+        OK(cuCtxGetExecAffinity(&is, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+        CHECK(is.param.smCount.val == turns[i].sms);
+        CHECK(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) == 105);
+    }
+    return 0;
+}
+
+static void per_context_partitioning_reads_the_percentage_at_each_context(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(each_context_its_own,
+                             MPS ";VRAMCAP_SIM_MPS_PERCENT=80;VRAMCAP_SIM_SM_STEP=1;"
+                                 "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=1"),
+                     0);
+}
+
+/* --- clients, modes, faults ------------------------------------------------------- */
+
+static int three_clients(void)
+{
+    CUcontext context[4];
+
+    OK(cuInit(0));
+    for (int i = 0; i < 3; i++)
+        OK(cuCtxCreate_v2(&context[i], 0, 0));
+    CHECK(cuCtxCreate_v2(&context[3], 0, 0) == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+    OK(cuCtxDestroy_v2(context[0]));
+    OK(cuCtxCreate_v2(&context[3], 0, 0));
+    CHECK(sim_test_used(0) == 3 * 24 * MIB);
+    return 0;
+}
+
+static int hold_context(void)
+{
+    CUcontext context = NULL;
+    char byte = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(write(told[1], "h", 1) == 1);
+    (void)read(asked[0], &byte, 1);
+    return 0;
+}
+
+static CUresult expected;
+
+static int context_gives(void)
+{
+    CUcontext context = NULL;
+
+    OK(cuInit(0));
+    CHECK(cuCtxCreate_v2(&context, 0, 0) == expected);
+    return 0;
+}
+
+/* Runs a second process with `environment` beside one that holds a context. */
+static void beside(const char *holder_environment, const char *environment, CUresult gives)
+{
+    char byte = 0;
+
+    assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+    pid_t holder = sim_start(hold_context, holder_environment);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    expected = gives;
+    assert_int_equal(sim_run(context_gives, environment), 0);
+    assert_int_equal(write(asked[1], "e", 1), 1);
+    assert_int_equal(sim_wait(holder), 0);
+    (void)close(told[0]);
+    (void)close(told[1]);
+    (void)close(asked[0]);
+    (void)close(asked[1]);
+}
+
+static void a_card_takes_so_many_clients_and_connections(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(three_clients, MPS ";VRAMCAP_SIM_MPS_CLIENTS=3"), 0);
+    beside(MPS, MPS ";VRAMCAP_SIM_MPS_CLIENTS=1", CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+    beside(MPS, MPS ";VRAMCAP_SIM_MPS_CONNECTIONS=4", CUDA_SUCCESS);
+    beside(MPS ";CUDA_DEVICE_MAX_CONNECTIONS=8", MPS ";VRAMCAP_SIM_MPS_CONNECTIONS=9",
+           CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED);
+    beside("VRAMCAP_SIM_CONTEXT_MIB=24", MPS ";VRAMCAP_SIM_MPS_CLIENTS=1", CUDA_SUCCESS);
+}
+
+static void an_exclusive_card_takes_one_process_or_the_clients_of_mps(void **state)
+{
+#define EXCLUSIVE ";VRAMCAP_SIM_COMPUTE_MODE=exclusive"
+    (void)state;
+    beside("VRAMCAP_SIM_COMPUTE_MODE=exclusive", "VRAMCAP_SIM_COMPUTE_MODE=exclusive",
+           CUDA_ERROR_DEVICE_UNAVAILABLE);
+    beside(MPS EXCLUSIVE, MPS EXCLUSIVE, CUDA_SUCCESS);
+    beside(MPS EXCLUSIVE, "VRAMCAP_SIM_COMPUTE_MODE=exclusive", CUDA_ERROR_DEVICE_UNAVAILABLE);
+    beside("VRAMCAP_SIM_COMPUTE_MODE=exclusive", MPS EXCLUSIVE, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    /* A process that missed the pipe directory fails even where no client is yet. */
+    expected = CUDA_ERROR_DEVICE_UNAVAILABLE;
+    assert_int_equal(sim_run(context_gives, "VRAMCAP_SIM_MPS=/run/mps" EXCLUSIVE), 0);
+    beside("VRAMCAP_SIM_COMPUTE_MODE=default", "VRAMCAP_SIM_COMPUTE_MODE=default", CUDA_SUCCESS);
+    expected = CUDA_ERROR_DEVICE_UNAVAILABLE;
+    assert_int_equal(sim_run(context_gives, "VRAMCAP_SIM_COMPUTE_MODE=prohibited"), 0);
+}
+
+static int told_the_mode(void)
+{
+    OK(cuInit(0));
+    CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS);
+    return 0;
+}
+
+static void the_compute_mode_is_the_machines(void **state)
+{
+    nvmlDevice_t device = NULL;
+    nvmlComputeMode_t mode = 0;
+
+    (void)state;
+    struct sim_state *card = sim_state_open(NULL);
+    assert_non_null(card);
+    assert_int_equal(sim_compute_mode_set(card, 0, SIM_MODE_EXCLUSIVE), 0);
+    assert_int_equal(sim_compute_mode_set(card, 1, SIM_MODE_EXCLUSIVE), -EINVAL);
+    sim_state_close(card);
+    assert_int_equal(sim_run(told_the_mode, NULL), 0);
+    assert_int_equal(nvmlInit_v2(), NVML_SUCCESS);
+    assert_int_equal(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    assert_int_equal(nvmlDeviceGetComputeMode(device, &mode), NVML_SUCCESS);
+    assert_int_equal(mode, 3);
+    assert_int_equal(nvmlShutdown(), NVML_SUCCESS);
+}
+
+/* Holds a context of device 0, then, asked, says what the driver answers. */
+static int victim(void)
+{
+    CUcontext context = NULL;
+    CUdeviceptr pointer = 0;
+    char byte = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    CHECK(write(told[1], "h", 1) == 1);
+    CHECK(read(asked[0], &byte, 1) == 1);
+    CHECK(cuMemAlloc_v2(&pointer, MIB) == expected);
+    CHECK(cuCtxSynchronize() == expected);
+    CHECK(write(told[1], "h", 1) == 1);
+    (void)read(asked[0], &byte, 1);
+    return 0;
+}
+
+static int faults(void)
+{
+    CUcontext context = NULL;
+    CUdeviceptr pointer = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuMemAlloc_v2(&pointer, MIB));
+    CHECK(cuMemAlloc_v2(&pointer, MIB) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(cuMemFree_v2(pointer) == CUDA_ERROR_ILLEGAL_ADDRESS);
+    return 0;
+}
+
+static int not_ready(void)
+{
+    return cuInit(0) == CUDA_ERROR_MPS_SERVER_NOT_READY ? 0 : 1;
+}
+
+static int initialises(void)
+{
+    return cuInit(0) == CUDA_SUCCESS ? 0 : 1;
+}
+
+/* A process with this environment beside a client that faults on card 0 (700). */
+static void beside_a_fault(const char *environment, CUresult answers)
+{
+    char byte = 0;
+
+    assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+    expected = answers;
+    pid_t other = sim_start(victim, environment);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(sim_run(faults, MPS ";VRAMCAP_SIM_FAULT=cuMemAlloc_v2:2:700"), 0);
+    assert_int_equal(write(asked[1], "a", 1), 1);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    /* State FAULT lasts as long as one of the clients that were hit. */
+    assert_int_equal(sim_run(answers == CUDA_SUCCESS ? initialises : not_ready, MPS), 0);
+    assert_int_equal(sim_run(initialises, NULL), 0);
+    assert_int_equal(write(asked[1], "e", 1), 1);
+    assert_int_equal(sim_wait(other), 0);
+    assert_int_equal(sim_run(initialises, MPS), 0);
+    (void)close(told[0]);
+    (void)close(told[1]);
+    (void)close(asked[0]);
+    (void)close(asked[1]);
+}
+
+static void a_fatal_fault_hits_every_client_of_the_card(void **state)
+{
+    (void)state;
+    beside_a_fault(MPS, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void a_fatal_fault_spares_other_cards_and_who_is_no_client(void **state)
+{
+    (void)state;
+    beside_a_fault("VRAMCAP_SIM_CARDS=2x24576", CUDA_SUCCESS);
+    beside_a_fault("VRAMCAP_SIM_CARDS=2x24576;CUDA_VISIBLE_DEVICES=1;" MPS, CUDA_SUCCESS);
+}
+
+static void a_fault_of_an_ordinary_process_is_its_own(void **state)
+{
+    (void)state;
+    expected = CUDA_SUCCESS;
+    assert_int_equal(sim_run(faults, "VRAMCAP_SIM_FAULT=cuMemAlloc_v2:2:700"), 0);
+    assert_int_equal(sim_run(initialises, MPS), 0);
+}
+
+static void a_fault_from_outside_and_a_terminated_client(void **state)
+{
+    char byte = 0;
+
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+        expected = turn == 0 ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_MPS_CLIENT_TERMINATED;
+        pid_t client = sim_start(victim, MPS);
+        assert_int_equal(read(told[0], &byte, 1), 1);
+        struct sim_state *card = sim_state_open(NULL);
+        assert_non_null(card);
+        if (turn == 0) {
+            assert_int_equal(sim_bounds_fault(card, 0, -1, 719), 1);
+        } else {
+            assert_int_equal(sim_bounds_terminate(card, 2, client, 810), -ESRCH);
+            assert_int_equal(sim_bounds_terminate(card, 1, client, 810), 0);
+        }
+        sim_state_close(card);
+        assert_int_equal(write(asked[1], "a", 1), 1);
+        assert_int_equal(read(told[0], &byte, 1), 1);
+        assert_int_equal(sim_run(turn == 0 ? not_ready : initialises, MPS), 0);
+        assert_int_equal(write(asked[1], "e", 1), 1);
+        assert_int_equal(sim_wait(client), 0);
+        (void)close(told[0]);
+        (void)close(told[1]);
+        (void)close(asked[0]);
+        (void)close(asked[1]);
+    }
+}
+
+/* --- NVML ------------------------------------------------------------------------- */
+
+static void nvml_lists_clients_apart(void **state)
+{
+    nvmlProcessDetail_v1_t details[4];
+    nvmlProcessDetailList_v1_t list = {nvmlProcessDetailList_v1, NVML_PROCESS_MODE_MPS, 0, NULL};
+    nvmlProcessInfo_v2_t infos[4];
+    nvmlProcessInfo_v1_t old[4];
+    nvmlDevice_t device = NULL;
+    unsigned int count = 4;
+    char byte = 0;
+
+    (void)state;
+    assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+    pid_t client = sim_start(hold_context, MPS);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    pid_t other = sim_start(hold_context, "VRAMCAP_SIM_CONTEXT_MIB=30");
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(nvmlInit_v2(), NVML_SUCCESS);
+    assert_int_equal(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
+    assert_int_equal(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, infos), NVML_SUCCESS);
+    assert_int_equal(count, 2);
+    count = 0;
+    assert_int_equal(nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, NULL),
+                     NVML_ERROR_INSUFFICIENT_SIZE);
+    assert_int_equal(count, 1);
+    assert_int_equal(nvmlDeviceGetMPSComputeRunningProcesses_v3(device, &count, infos),
+                     NVML_SUCCESS);
+    assert_int_equal(infos[0].pid, client);
+    assert_int_equal(infos[0].usedGpuMemory, 24 * MIB);
+    assert_int_equal(nvmlDeviceGetMPSComputeRunningProcesses(device, &count, old), NVML_SUCCESS);
+    assert_int_equal(old[0].pid, client);
+    assert_int_equal(nvmlDeviceGetRunningProcessDetailList(device, &list),
+                     NVML_ERROR_INSUFFICIENT_SIZE);
+    assert_int_equal(list.numProcArrayEntries, 1);
+    list.procArray = details;
+    assert_int_equal(nvmlDeviceGetRunningProcessDetailList(device, &list), NVML_SUCCESS);
+    assert_int_equal(details[0].pid, client);
+    list.mode = NVML_PROCESS_MODE_COMPUTE;
+    list.numProcArrayEntries = 4;
+    assert_int_equal(nvmlDeviceGetRunningProcessDetailList(device, &list), NVML_SUCCESS);
+    assert_int_equal(list.numProcArrayEntries, 2);
+    list.version++;
+    assert_int_equal(nvmlDeviceGetRunningProcessDetailList(device, &list),
+                     NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    assert_int_equal(nvmlShutdown(), NVML_SUCCESS);
+    assert_int_equal(write(asked[1], "ee", 2), 2);
+    assert_int_equal(sim_wait(client) | sim_wait(other), 0);
+}
+
+static int refuses_to_start(void)
+{
+    (void)close(2);
+    return cuInit(0) == CUDA_ERROR_SYSTEM_NOT_READY ? 0 : 1;
+}
+
+static void a_setting_that_does_not_parse_stops_cuinit(void **state)
+{
+    static const char *const bad[] = {"VRAMCAP_SIM_MPS_READ=later",
+                                      "VRAMCAP_SIM_MPS_CLIENTS=many",
+                                      "VRAMCAP_SIM_SM_STEP=0",
+                                      "VRAMCAP_SIM_COMPUTE_MODE=shared",
+                                      "VRAMCAP_SIM_MEMACCT=on",
+                                      "VRAMCAP_SIM_CGROUP=pod",
+                                      "VRAMCAP_SIM_FAULT=cuMemAlloc_v2",
+                                      "VRAMCAP_SIM_FAULT=cuMemAlloc_v2:0",
+                                      "VRAMCAP_SIM_MPS_LIMIT=0=much;" MPS};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(sim_run(refuses_to_start, bad[i]), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, sim_test_setup, sim_test_teardown)
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        TEST(the_limit_counts_contexts_and_shows_in_free_not_in_total),
+        TEST(every_unit_is_binary),
+        TEST(the_lower_of_the_servers_limit_and_the_clients_holds),
+        TEST(an_entry_for_an_unseen_gpu_drops_every_memory_limit),
+        TEST(the_escape_leaves_the_compute_limit),
+        TEST(limits_are_by_uuid_and_by_ordinals_of_what_is_seen),
+        TEST(without_a_daemon_in_the_pipe_directory_there_is_no_limit_and_no_error),
+        TEST(the_limit_is_each_clients_own),
+        TEST(memory_that_a_client_exported_counts_for_it),
+        TEST(a_limit_below_the_contexts_own_storage_refuses_the_context),
+        TEST(a_percentage_is_rounded_down_and_only_constrains),
+        TEST(the_percentage_is_read_in_cuinit_or_as_it_was_at_the_start),
+        TEST(a_smaller_share_makes_contexts_smaller),
+        TEST(affinity_is_rounded_up_and_stays_in_the_clients_share),
+        TEST(per_context_partitioning_reads_the_percentage_at_each_context),
+        TEST(a_card_takes_so_many_clients_and_connections),
+        TEST(an_exclusive_card_takes_one_process_or_the_clients_of_mps),
+        TEST(the_compute_mode_is_the_machines),
+        TEST(a_fatal_fault_hits_every_client_of_the_card),
+        TEST(a_fatal_fault_spares_other_cards_and_who_is_no_client),
+        TEST(a_fault_of_an_ordinary_process_is_its_own),
+        TEST(a_fault_from_outside_and_a_terminated_client),
+        TEST(nvml_lists_clients_apart),
+        TEST(a_setting_that_does_not_parse_stops_cuinit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
