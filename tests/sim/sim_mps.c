@@ -187,7 +187,7 @@ static int daemon_connect(const char *pipe_directory)
     return fd;
 }
 
-/* All that the daemon says, until it hangs up. -1: nothing in time. */
+/* All that the daemon says, until it hangs up or dies. -1: nothing in time. */
 static ssize_t daemon_hear(int fd, char *text, size_t room)
 {
     size_t length = 0;
@@ -198,11 +198,11 @@ static ssize_t daemon_hear(int fd, char *text, size_t room)
 
         if (rc < 0 && errno == EINTR)
             continue;
-        ssize_t got = rc > 0 ? read(fd, text + length, room - 1 - length) : -1;
-        if (got < 0)
+        if (rc <= 0)
             return -1;
-        length += (size_t)got;
-        if (got == 0 || length == room - 1) {
+        ssize_t got = read(fd, text + length, room - 1 - length);
+        length += got > 0 ? (size_t)got : 0;
+        if (got <= 0 || length == room - 1) {
             text[length] = '\0';
             return (ssize_t)length;
         }
