@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,6 +56,8 @@ pid_t sim_start(int (*scenario)(void), const char *environment)
     pid_t child = fork();
     if (child != 0)
         return child;
+    (void)prctl(PR_SET_PDEATHSIG,
+                SIGKILL); /* one that waits for a test that failed must not stay */
     /* cmocka's handlers would jump back into the parent's list of tests. */
     static const int caught[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
     for (size_t i = 0; i < sizeof caught / sizeof caught[0]; i++)
