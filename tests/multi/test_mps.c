@@ -29,7 +29,7 @@
 #define ECS                                                                                        \
     "VRAMCAP_SIM_MPS=/run/mps-ecs", "CUDA_MPS_PIPE_DIRECTORY=/run/mps-ecs",                        \
         "VRAMCAP_SIM_CONTEXT_MIB=0"
-#define LIMIT "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="
+#define LIMIT(list) ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" list)
 #define ALONE "LD_PRELOAD"
 #define CAPPED "VRAMCAP_ENABLE=1"
 
@@ -89,8 +89,8 @@ static void told(struct child *c, uint64_t *free_bytes, uint64_t *total)
 static void two_processes_take_2000_under_mps_alone_and_1000_under_the_ceiling(void **state)
 {
     const struct fixture *f = *state;
-    const char *const alone[] = {ECS, LIMIT "0=1000M", ALONE, NULL};
-    const char *const capped[] = {ECS, LIMIT "0=1000M", CAPPED, NULL};
+    const char *const alone[] = {ECS, LIMIT("0=1000M"), ALONE, NULL};
+    const char *const capped[] = {ECS, LIMIT("0=1000M"), CAPPED, NULL};
     struct vcap_snapshot_gpu gpu;
     struct child a, b;
 
@@ -120,9 +120,9 @@ static void two_processes_take_2000_under_mps_alone_and_1000_under_the_ceiling(v
 static void programs_see_the_whole_card_under_mps_alone_and_the_ceiling_with_it(void **state)
 {
     const struct fixture *f = *state;
-    const char *const alone[] = {ECS, LIMIT "0=1000M", ALONE, NULL};
-    const char *const capped[] = {ECS, LIMIT "0=1000M", CAPPED, NULL};
-    const char *const costly[] = {ECS, LIMIT "0=1000M", CAPPED, "VRAMCAP_SIM_CONTEXT_MIB=100",
+    const char *const alone[] = {ECS, LIMIT("0=1000M"), ALONE, NULL};
+    const char *const capped[] = {ECS, LIMIT("0=1000M"), CAPPED, NULL};
+    const char *const costly[] = {ECS, LIMIT("0=1000M"), CAPPED, "VRAMCAP_SIM_CONTEXT_MIB=100",
                                   NULL};
     uint64_t free_bytes, total;
     struct child a, b;
@@ -177,8 +177,8 @@ static void a_limit_of_the_server_is_per_process_too(void **state)
 static void managed_memory_passes_mps_and_is_charged_by_the_ceiling(void **state)
 {
     const struct fixture *f = *state;
-    const char *const alone[] = {ECS, LIMIT "0=1000M", ALONE, NULL};
-    const char *const capped[] = {ECS, LIMIT "0=1000M", CAPPED, NULL};
+    const char *const alone[] = {ECS, LIMIT("0=1000M"), ALONE, NULL};
+    const char *const capped[] = {ECS, LIMIT("0=1000M"), CAPPED, NULL};
     struct child c;
 
     ready(&c, f, alone);
@@ -195,9 +195,9 @@ static void managed_memory_passes_mps_and_is_charged_by_the_ceiling(void **state
 static void an_entry_for_an_invisible_gpu_drops_the_limit_and_the_ceiling_holds(void **state)
 {
     const struct fixture *f = *state;
-    static const char *const lists[] = {LIMIT "0=1000M,1=4G", LIMIT "7=1G,0=1000M",
-                                        LIMIT
-                                        "0=1000M,GPU-00000000-0000-0000-0000-000000000000=1G"};
+    static const char *const lists[] = {
+        LIMIT("0=1000M,1=4G"), LIMIT("7=1G,0=1000M"),
+        LIMIT("0=1000M,GPU-00000000-0000-0000-0000-000000000000=1G")};
 
     for (size_t i = 0; i < COUNT(lists); i++) {
         const char *const alone[] = {ECS, lists[i], "VRAMCAP_SIM_MPS_LIMIT=0=2000M", ALONE, NULL};
@@ -219,8 +219,8 @@ static void without_the_pipe_directory_or_the_daemon_the_ceiling_holds(void **st
     };
 
     for (size_t i = 0; i < COUNT(ways); i++) {
-        const char *const alone[] = {ECS, ways[i][0], ways[i][1], LIMIT "0=1000M", ALONE, NULL};
-        const char *const capped[] = {ECS, ways[i][0], ways[i][1], LIMIT "0=1000M", CAPPED, NULL};
+        const char *const alone[] = {ECS, ways[i][0], ways[i][1], LIMIT("0=1000M"), ALONE, NULL};
+        const char *const capped[] = {ECS, ways[i][0], ways[i][1], LIMIT("0=1000M"), CAPPED, NULL};
 
         assert_int_equal(one_has(f, alone), 24576);
         assert_int_equal(one_has(f, capped), 1000);
@@ -238,7 +238,7 @@ static void a_daemon_that_dies_between_two_processes_changes_nothing(void **stat
 
     snprintf(directory, sizeof(directory), "CUDA_MPS_PIPE_DIRECTORY=%s/pipe", f->directory);
     const char *const host[] = {directory, ALONE, NULL};
-    const char *const capped[] = {directory, LIMIT "0=1000M", CAPPED, "VRAMCAP_SIM_CONTEXT_MIB=0",
+    const char *const capped[] = {directory, LIMIT("0=1000M"), CAPPED, "VRAMCAP_SIM_CONTEXT_MIB=0",
                                   NULL};
     assert_true(child_start(&daemon, f, argv, host));
     for (unsigned tries = 0; access(control, F_OK) != 0 && tries < 10000; tries++)
@@ -257,8 +257,8 @@ static void a_daemon_that_dies_between_two_processes_changes_nothing(void **stat
 static void a_changed_or_unset_variable_raises_nothing(void **state)
 {
     const struct fixture *f = *state;
-    const char *const first[] = {ECS, LIMIT "0=1000M", CAPPED, NULL};
-    const char *const higher[] = {ECS, LIMIT "0=8000M", CAPPED, NULL};
+    const char *const first[] = {ECS, LIMIT("0=1000M"), CAPPED, NULL};
+    const char *const higher[] = {ECS, LIMIT("0=8000M"), CAPPED, NULL};
     const char *const unset[] = {ECS, CAPPED, NULL};
     const char *const ours_higher[] = {ECS, CAPPED, "VRAMCAP_MEMORY_MIB=8000", NULL};
     struct child a, b;
@@ -285,8 +285,8 @@ static void a_limit_by_uuid_is_the_ceiling_of_that_gpu(void **state)
 
     sim_card_uuid(0, uuid);
     sim_uuid_text(uuid, text);
-    snprintf(whole, sizeof(whole), LIMIT "%s=1000M", text);
-    snprintf(part, sizeof(part), LIMIT "%.13s=1000M", text);
+    snprintf(whole, sizeof(whole), LIMIT("%s=1000M"), text);
+    snprintf(part, sizeof(part), LIMIT("%.13s=1000M"), text);
     const char *const lists[] = {whole, part};
     for (size_t i = 0; i < COUNT(lists); i++) {
         const char *const alone[] = {ECS, lists[i], ALONE, NULL};
@@ -302,11 +302,11 @@ static void ordinal_0_is_physical_card_2_where_that_is_the_visible_one(void **st
 {
     const struct fixture *f = *state;
     const char *const alone[] = {
-        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT "0=1000M", ALONE, NULL};
+        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT("0=1000M"), ALONE, NULL};
     const char *const capped[] = {
-        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT "0=1000M", CAPPED, NULL};
+        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT("0=1000M"), CAPPED, NULL};
     const char *const physical[] = {
-        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT "2=1000M", ALONE, NULL};
+        ECS, "VRAMCAP_SIM_CARDS=4x24576", "CUDA_VISIBLE_DEVICES=2", LIMIT("2=1000M"), ALONE, NULL};
     struct vcap_snapshot_gpu gpu;
     struct child a, b;
 
@@ -374,7 +374,7 @@ static void every_malformed_limit_has_its_answer(void **state)
         {"GPU-=1000M", NONE, DENIED},
         {"gpu0=1000M", NONE, DENIED},
         {"4294967296=1000M", NONE, DENIED},
-        /* well formed, for no GPU of this process */
+        /* well formed, for no GPU of this process: no ceiling from here for the one that it sees */
         {"1=1000M", NONE, NONE},
         {"0=1000M,1=1000M", NONE, 1000},
         {"GPU-ffffffff=1000M", NONE, NONE},
@@ -388,7 +388,7 @@ static void every_malformed_limit_has_its_answer(void **state)
         struct child c;
         unsigned long mps, held;
 
-        snprintf(list, sizeof(list), LIMIT "%s", cases[i].list);
+        snprintf(list, sizeof(list), LIMIT("%s"), cases[i].list);
         mps = one_has(f, alone);
         ready(&c, f, capped);
         held = room_mib(&c);
@@ -407,7 +407,7 @@ static void errors_of_mps_reach_the_program_and_leave_no_charge(void **state)
 {
     const struct fixture *f = *state;
     const char *const capped[] = {
-        ECS, LIMIT "0=1000M", CAPPED, "VRAMCAP_CONTEXT_MIB=50", "VRAMCAP_SIM_MPS_CLIENTS=1", NULL};
+        ECS, LIMIT("0=1000M"), CAPPED, "VRAMCAP_CONTEXT_MIB=50", "VRAMCAP_SIM_MPS_CLIENTS=1", NULL};
     struct sim_state *card;
     struct child a, b;
 
@@ -437,10 +437,10 @@ static void errors_of_mps_reach_the_program_and_leave_no_charge(void **state)
 static void on_an_exclusive_card_a_process_without_mps_gets_no_context(void **state)
 {
     const struct fixture *f = *state;
-    const char *const client[] = {ECS, LIMIT "0=1000M", CAPPED,
+    const char *const client[] = {ECS, LIMIT("0=1000M"), CAPPED,
                                   "VRAMCAP_SIM_COMPUTE_MODE=exclusive", NULL};
     const char *const stray[] = {ECS,
-                                 LIMIT "0=1000M",
+                                 LIMIT("0=1000M"),
                                  CAPPED,
                                  "VRAMCAP_SIM_COMPUTE_MODE=exclusive",
                                  "CUDA_MPS_PIPE_DIRECTORY",
@@ -477,7 +477,7 @@ static void a_kernel_limit_below_the_ceiling_holds_and_shows(void **state)
     assert_non_null(file);
     fprintf(file, "nvidia/00000000:10:00.0/vidmem %llu\n", 512ULL << 20);
     assert_int_equal(fclose(file), 0);
-    const char *const capped[] = {ECS,  LIMIT "0=1000M",           CAPPED,
+    const char *const capped[] = {ECS,  LIMIT("0=1000M"),          CAPPED,
                                   root, "VRAMCAP_SIM_CGROUP=/ctr", NULL};
     ready(&a, f, capped);
     told(&a, &free_bytes, &total);

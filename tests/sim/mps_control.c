@@ -108,8 +108,9 @@ static int ask(void)
     }
     if (behaviour == MPS_LIE)
         return 0;
-    while (behaviour == MPS_HANG)
-        (void)pause();
+    if (behaviour == MPS_HANG)
+        for (;;)
+            (void)pause();
     int fd = behaviour == MPS_FAIL ? -1 : daemon_connect();
     if (fd < 0)
         return no_daemon();
