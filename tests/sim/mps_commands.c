@@ -235,7 +235,7 @@ static bool server_command(struct mps_daemon *daemon, const struct words *w, FIL
 
 void mps_command(struct mps_daemon *daemon, const char *line, FILE *out)
 {
-    struct words w;
+    struct words w = {.text = ""};
 
     split(&w, line);
     if (*w.word[0] == '\0' || server_command(daemon, &w, out))

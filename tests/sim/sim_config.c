@@ -178,6 +178,7 @@ void sim_config_read(void)
     if (config->version > sim_build_limit)
         config->version = sim_build_limit;
     config->context_bytes = number("VRAMCAP_SIM_CONTEXT_MIB", 64, 0, 65536) << 20;
+    config->module_bytes = number("VRAMCAP_SIM_MODULE_KIB", 0, 0, 1048576) << 10;
     config->page_bytes = number("VRAMCAP_SIM_PAGE_KIB", 2048, 4, 2048) << 10;
     config->pitch_bytes = number("VRAMCAP_SIM_PITCH", 512, 32, 65536);
     if ((config->page_bytes & (config->page_bytes - 1)) != 0)

@@ -23,6 +23,7 @@ struct sim_config {
     bool bad; /* a variable does not parse: cuInit refuses */
     int version;
     uint64_t context_bytes, page_bytes, pitch_bytes;
+    uint64_t module_bytes;              /* that a loaded module takes */
     uint64_t granularity_bytes;         /* of physical handles */
     unsigned int tile_width, tile_rows; /* of arrays: bytes and rows */
     unsigned int capability;            /* 90: compute capability 9.0 */

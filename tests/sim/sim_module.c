@@ -20,6 +20,21 @@ static CUresult object_make(enum sim_kind kind, struct sim_object **made)
     return *made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* What a module's code and data take of the card belongs to its context, and ends with it. */
+static CUresult module_cost(struct sim_context *context, int64_t bytes)
+{
+    CUresult rc = CUDA_SUCCESS;
+
+    if (bytes == 0)
+        return rc;
+    sim_lock_take();
+    rc = sim_card_take(context->owner.card, (struct sim_delta){.used = bytes, .context = bytes});
+    if (rc == CUDA_SUCCESS)
+        context->cost_bytes += (uint64_t)bytes;
+    sim_lock_drop();
+    return rc;
+}
+
 static struct sim_object *object_of(void *handle, enum sim_kind kind)
 {
     struct sim_object *object = handle;
@@ -34,8 +49,13 @@ static CUresult module_load(CUmodule *module, const void *image)
     if (!module || !image)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult rc = object_make(SIM_MODULE, &object);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = module_cost(object->context, (int64_t)sim_config.module_bytes);
     if (rc == CUDA_SUCCESS)
         *module = (CUmodule)(void *)object;
+    else
+        sim_object_delete(object);
     return rc;
 }
 
@@ -74,6 +94,7 @@ CUresult cuModuleUnload(CUmodule hmod)
 
     if (!object)
         return CUDA_ERROR_INVALID_HANDLE;
+    (void)module_cost(object->context, -(int64_t)sim_config.module_bytes);
     sim_object_delete(object);
     return CUDA_SUCCESS;
 }

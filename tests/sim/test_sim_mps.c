@@ -261,6 +261,33 @@ static void a_limit_below_the_contexts_own_storage_refuses_the_context(void **st
     assert_int_equal(sim_run(context_does_not_fit, MPS LIMIT "0=0M"), 0);
 }
 
+static int free_shows_modules(void)
+{
+    CUcontext context = NULL;
+    CUmodule module[2] = {NULL};
+    CUdeviceptr pointer = 0;
+    size_t free_bytes = 0;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuModuleLoadData(&module[0], "code"));
+    OK(cuModuleLoadData(&module[1], "code"));
+    OK(cuMemGetInfo_v2(&free_bytes, NULL));
+    CHECK(free_bytes == (1000 - 24 - 6) * MIB);
+    OK(cuModuleUnload(module[0]));
+    OK(cuMemAlloc_v2(&pointer, 972 * MIB));
+    CHECK(cuModuleLoadData(&module[0], "code") == CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuCtxDestroy_v2(context));
+    CHECK(sim_test_used(0) == 0);
+    return 0;
+}
+
+static void what_modules_take_shows_in_free(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(free_shows_modules, MPS LIMIT "0=1000M;VRAMCAP_SIM_MODULE_KIB=3072"),
+                     0);
+}
+
 /* --- multiprocessors ----------------------------------------------------------------- */
 
 static unsigned int expected_sms;
@@ -473,6 +500,7 @@ int main(void)
         TEST(the_limit_is_each_clients_own),
         TEST(memory_that_a_client_exported_counts_for_it),
         TEST(a_limit_below_the_contexts_own_storage_refuses_the_context),
+        TEST(what_modules_take_shows_in_free),
         TEST(a_percentage_is_rounded_down_and_only_constrains),
         TEST(the_percentage_is_read_in_cuinit_or_as_it_was_at_the_start),
         TEST(a_smaller_share_makes_contexts_smaller),
