@@ -340,6 +340,7 @@ static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot
     out->sm_granted = g->sm_granted;
     out->sm_total = g->sm_total;
     out->compute_percent = g->compute_percent > 100 ? 0 : g->compute_percent;
+    out->near = g->near != 0;
     out->disagrees = cells_disagree(r, row);
 }
 

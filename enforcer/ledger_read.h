@@ -39,6 +39,7 @@ struct vcap_snapshot_gpu {
     enum vcap_lf_compute compute_state;
     uint32_t sm_granted, sm_total, compute_percent; /* 0: unknown */
     bool over;                                      /* charged_bytes is above the ceiling */
+    bool near;      /* has crossed near_percent of the ceiling and not come well below it since */
     bool disagrees; /* the processes' charges do not add up to the total, moves in flight aside */
 };
 

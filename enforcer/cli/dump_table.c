@@ -13,6 +13,13 @@
 
 #define GAP_NAMES_MAX 64
 
+const char *vcap_dump_mode(const struct vcap_snapshot *s, const struct vcap_snapshot_process *p)
+{
+    if ((s->flags & VCAP_LF_HOST_MADE) && (s->flags & VCAP_LF_PASS_THROUGH))
+        return "pass-through";
+    return p->mode == VCAP_LF_MODE_AUDIT ? "audit" : "enforce";
+}
+
 static void add_mib(struct vcap_table *t, uint64_t bytes, const char *instead,
                     enum vcap_table_colour colour)
 {
@@ -69,7 +76,7 @@ static void add_process(struct vcap_table *t, const struct vcap_snapshot *s,
     vcap_table_add(t, text, colour);
     vcap_table_add(t, p->command[0] ? p->command : "-", colour);
     vcap_table_add(t, vcap_snapshot_life_name(p->life), gone ? VCAP_TABLE_BAD : colour);
-    vcap_table_add(t, p->mode == VCAP_LF_MODE_AUDIT ? "audit" : "enforce", colour);
+    vcap_table_add(t, vcap_dump_mode(s, p), colour);
     if (!c) {
         for (int i = 0; i < 5 + limits; i++)
             vcap_table_add(t, "-", colour);
@@ -140,6 +147,33 @@ static void print_gaps(const struct vcap_snapshot *s, FILE *to)
     (void)fputc('\n', to);
 }
 
+/* Which sources have a ceiling for a GPU, where there is more than the one that holds. */
+static void print_sources(const struct vcap_snapshot_gpu *g, FILE *to)
+{
+    char mib[VCAP_UNITS_TEXT];
+    unsigned known = 0;
+    for (uint32_t i = VCAP_LF_SOURCE_FIRST; i <= VCAP_LF_SOURCE_LAST; i++)
+        known += g->source_bytes[i - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN;
+    if (known < 2)
+        return;
+    (void)fprintf(to, "GPU %u: ceilings by source:", g->index);
+    for (uint32_t i = VCAP_LF_SOURCE_FIRST; i <= VCAP_LF_SOURCE_LAST; i++)
+        if (g->source_bytes[i - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN)
+            (void)fprintf(to, " %s %s", vcap_snapshot_source_name((enum vcap_lf_source)i),
+                          vcap_units_mib(mib, g->source_bytes[i - VCAP_LF_SOURCE_FIRST], "-"));
+    (void)fputc('\n', to);
+}
+
+static void print_faults(const struct vcap_snapshot *s, FILE *to)
+{
+    char time[VCAP_UNITS_TEXT];
+    for (uint32_t i = 0; i < s->process_count; i++)
+        if (s->processes[i].fault_code)
+            (void)fprintf(to, "process %u: device fault %u, first seen %s\n", s->processes[i].pid,
+                          s->processes[i].fault_code,
+                          vcap_units_time(time, s->processes[i].fault_ns));
+}
+
 static void print_notes(const struct vcap_snapshot *s, FILE *to)
 {
     char mib[VCAP_UNITS_TEXT];
@@ -155,11 +189,16 @@ static void print_notes(const struct vcap_snapshot *s, FILE *to)
         if (g->device_full)
             (void)fprintf(to, "GPU %u: %llu times the device was full below the ceiling\n",
                           g->index, (unsigned long long)g->device_full);
+        if (g->near && !g->over)
+            (void)fprintf(to, "GPU %u: near its ceiling (%u %% and more)\n", g->index,
+                          s->near_percent);
+        print_sources(g, to);
         if (g->disagrees)
             (void)fprintf(to, "GPU %u: the processes' charges do not add up to the container's\n",
                           g->index);
     }
     print_gaps(s, to);
+    print_faults(s, to);
     if (s->anomalies)
         (void)fprintf(to, "anomalies: %llu; see: vramcap events\n",
                       (unsigned long long)s->anomalies);
@@ -170,9 +209,10 @@ static void print_notes(const struct vcap_snapshot *s, FILE *to)
 
 int vcap_dump_table(const struct vcap_snapshot *s, const char *path, FILE *to, bool colours)
 {
-    (void)fprintf(to, "ledger %s, format %u%s%s; amounts in MiB\n", path, s->version,
+    (void)fprintf(to, "ledger %s, format %u%s%s%s; amounts in MiB\n", path, s->version,
                   s->flags & VCAP_LF_HOST_MADE ? ", made by the host" : "",
-                  s->flags & VCAP_LF_AUDIT ? ", audit" : "");
+                  s->flags & VCAP_LF_AUDIT ? ", audit" : "",
+                  s->flags & VCAP_LF_PASS_THROUGH ? ", pass-through" : "");
     if (s->container[0])
         (void)fprintf(to, "container %s\n", s->container);
     (void)fputc('\n', to);

@@ -114,6 +114,15 @@ static void show_amounts(const struct vcap_snapshot_event *e)
     case VCAP_LF_EVENT_REAP:
         (void)printf(": %s MiB given back, container holds %s", bytes, held);
         break;
+    case VCAP_LF_EVENT_NEAR:
+        (void)printf(": container holds %s of %s, above %u %%", held, limit, e->code);
+        return;
+    case VCAP_LF_EVENT_RESIZE:
+        (void)printf(": ceiling %s, was %s", e->bytes == UINT64_MAX ? "none" : bytes,
+                     e->limit == UINT64_MAX ? "none" : limit);
+        break;
+    case VCAP_LF_EVENT_SWITCH:
+        return;
     default:
         if (e->bytes)
             (void)printf(": %s MiB", bytes);

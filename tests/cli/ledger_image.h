@@ -6,6 +6,7 @@
 #define VRAMCAP_TESTS_CLI_LEDGER_IMAGE_H
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

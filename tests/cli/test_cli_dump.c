@@ -145,7 +145,8 @@ static void the_json_has_exactly_the_promised_keys(void **state)
     (void)state;
     assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("dump", "--json", path)), 0);
     json_t *json = parse(t.out);
-    has_exactly(json, "version container gpus processes events_lost");
+    has_exactly(json, "version container gpus processes events_lost host_made audit pass_through "
+                      "default_ceiling_bytes near_percent host_changes anomalies");
     is_number(json, "version", 1);
     is_number(json, "events_lost", 0);
     assert_true(json_is_null(get(json, "container")));
@@ -154,7 +155,8 @@ static void the_json_has_exactly_the_promised_keys(void **state)
     const json_t *g = json_array_get(gpus, 0);
     has_exactly(g,
                 "uuid index ceiling_bytes ceiling_source charged_bytes overhead_bytes free_bytes "
-                "peak_bytes refusals over");
+                "peak_bytes refusals over card_bytes refused_bytes audit_refusals device_full "
+                "over_peak_bytes near sources");
     is_number(g, "ceiling_bytes", 4096 * IMAGE_MIB);
     is_number(g, "charged_bytes", 1000 * IMAGE_MIB);
     is_number(g, "free_bytes", 3096 * IMAGE_MIB);
@@ -172,14 +174,14 @@ static void the_json_has_exactly_the_promised_keys(void **state)
     is_number(g, "overhead_bytes", 30 * IMAGE_MIB);
     assert_int_equal(json_array_size(processes), 2);
     const json_t *p = json_array_get(processes, 0);
-    has_exactly(p, "pid host_pid command state gpus");
+    has_exactly(p, "pid host_pid command state gpus mode uid refusals anomalies gaps fault");
     is_number(p, "pid", 101);
     assert_true(json_is_null(get(p, "host_pid")));
     assert_string_equal(json_string_value(get(p, "command")), "serve");
     assert_string_equal(json_string_value(get(p, "state")), "alive");
     assert_int_equal(json_array_size(get(p, "gpus")), 2);
     const json_t *c = json_array_get(get(p, "gpus"), 1);
-    has_exactly(c, "uuid charged_bytes imported_bytes overhead_bytes peak_bytes");
+    has_exactly(c, "uuid charged_bytes imported_bytes overhead_bytes peak_bytes own_ceiling_bytes");
     is_number(c, "overhead_bytes", 30 * IMAGE_MIB);
     assert_string_equal(json_string_value(get(json_array_get(processes, 1), "state")), "gone");
     json_decref(json);
