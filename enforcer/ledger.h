@@ -227,6 +227,7 @@ void vcap_ledger_over(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const
 
 /* Counts a number that would have gone wrong, in the header and in the slot, with an event. */
 void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what);
+void vcap_ledger_count_anomaly(struct vcap_ledger *l); /* without the event */
 
 /* pthread_atfork handlers of the caller hold this over fork, so that no child inherits a descriptor
  * that has a slot's lock on it. */

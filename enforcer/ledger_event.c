@@ -54,14 +54,20 @@ void vcap_ledger_over(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const
     vcap_ledger_event(l, &event);
 }
 
-void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
+void vcap_ledger_count_anomaly(struct vcap_ledger *l)
 {
-    struct vcap_event event = {
-        .kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
     uint64_t mine = vcap_ledger_mine(l);
 
     __atomic_fetch_add(&vcap_ledger_header(l)->anomalies, 1, __ATOMIC_RELAXED);
     if (mine != 0)
         __atomic_fetch_add(&l->slots[vcap_mine_slot(mine)].anomalies, 1, __ATOMIC_RELAXED);
+}
+
+void vcap_ledger_anomaly(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, const char *what)
+{
+    struct vcap_event event = {
+        .kind = VCAP_LF_EVENT_ANOMALY, .gpu = gpu, .bytes = bytes, .name = what};
+
+    vcap_ledger_count_anomaly(l);
     vcap_ledger_event(l, &event);
 }

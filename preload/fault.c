@@ -1,16 +1,19 @@
 /*
- * Which results are faults that stay, and keeping the first.  Runs on error paths only; starts nothing, and
+ * Which results are faults that stay, and keeping the first; pointers that nobody knows.  Runs on error paths only; starts nothing, and
  * changes no result.
  */
 #include "preload/fault.h"
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "enforcer/kernel.h"
 #include "enforcer/log.h"
 #include "preload/preload.h"
+
+#define BAD_EVENTS_MAX 16u
 
 /*
  * cuda.h says of these that they leave the process in an inconsistent state in which any further CUDA work
@@ -69,5 +72,24 @@ void vcap_fault_note(CUresult result, unsigned row)
         "%s returned error %u, a device fault that stays: the process that made it first is in "
         "`vramcap events` of its container",
         event.name, event.code);
+    errno = saved;
+}
+
+void vcap_bad_release_note(unsigned row)
+{
+    static uint32_t
+        events; /* a program that does this does it often: a few are enough to find it */
+    enum vcap_mode mode = vcap_mode_if_started();
+    struct vcap_ledger *l = vcap_ledger_now();
+    char what[48];
+    int saved = errno;
+
+    if (mode != VCAP_MODE_ENFORCE && mode != VCAP_MODE_AUDIT)
+        return;
+    snprintf(what, sizeof(what), "bad pointer, %s", vcap_row_symbol(row));
+    if (__atomic_fetch_add(&events, 1, __ATOMIC_RELAXED) < BAD_EVENTS_MAX)
+        vcap_ledger_anomaly(l, UINT32_MAX, 0, what);
+    else
+        vcap_ledger_count_anomaly(l);
     errno = saved;
 }

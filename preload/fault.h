@@ -7,10 +7,22 @@
 #ifndef VRAMCAP_PRELOAD_FAULT_H
 #define VRAMCAP_PRELOAD_FAULT_H
 
+#include <stdbool.h>
+
 #include "preload/cuda_api.h"
 
 /* result is no success: looked at, kept if it is such a fault and the first. */
 void vcap_fault_note(CUresult result, unsigned row);
+
+/* A release of something that is not on record here: freed before, or never allocated.  Counted as an
+ * anomaly where the driver says that it does not know it either. */
+void vcap_bad_release_note(unsigned row);
+
+static inline void vcap_release_seen(CUresult result, bool ours, unsigned row)
+{
+    if (__builtin_expect(result == CUDA_ERROR_INVALID_VALUE, 0) && !ours)
+        vcap_bad_release_note(row);
+}
 
 /* Behind a driver call: hands its result on. */
 static inline CUresult vcap_fault_seen(CUresult result, unsigned row)

@@ -137,6 +137,7 @@ static CUresult release_end(CUresult result, bool ours, const struct vcap_live *
                             unsigned row)
 {
     vcap_fault_seen(result, row);
+    vcap_release_seen(result, ours, row);
     if (!ours || record->pool == NULL)
         return vcap_release_end(result, ours, record);
     result = vcap_pool_free_end(result, record);

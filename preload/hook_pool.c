@@ -205,8 +205,10 @@ static bool free_begin(CUdeviceptr dptr, CUstream stream, struct vcap_live *reco
     return true;
 }
 
-static CUresult free_end(CUresult result, bool ours, const struct vcap_live *record)
+static CUresult free_end(CUresult result, bool ours, const struct vcap_live *record, unsigned row)
 {
+    vcap_fault_seen(result, row);
+    vcap_release_seen(result, ours, row);
     return ours && record->pool != NULL ? vcap_pool_free_end(result, record)
                                         : vcap_release_end(result, ours, record);
 }
@@ -218,7 +220,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
     ours = free_begin(dptr, hStream, &record);
-    return free_end(real.cuMemFreeAsync(dptr, hStream), ours, &record);
+    return free_end(real.cuMemFreeAsync(dptr, hStream), ours, &record, VCAP_ROW_cuMemFreeAsync);
 }
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
@@ -228,7 +230,8 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
     ours = free_begin(dptr, vcap_stream_of_thread(hStream), &record);
-    return free_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record);
+    return free_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record,
+                    VCAP_ROW_cuMemFreeAsync_ptsz);
 }
 
 /* ---- the life of a pool ---- */
