@@ -42,6 +42,7 @@ man-db|command -v man
 '
 full_table='
 debootstrap|command -v debootstrap
+libclang-rt-dev|ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
 '
