@@ -228,6 +228,28 @@ int vcap_host_resize(const char *path, const struct vcap_host_order *order, char
     return rc;
 }
 
+/* Is a process whose namespaces may not be looked at in none below ours?  Its status, which anybody may
+ * read, has its number once per namespace, from ours inwards. */
+static bool has_one_number(const char *pid)
+{
+    char path[300], text[4096];
+    const char *at;
+    ssize_t got;
+    int fd;
+
+    snprintf(path, sizeof(path), "/proc/%s/status", pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = 0;
+    at = strstr(text, "\nNSpid:\t");
+    if (at == NULL)
+        return false;
+    at += strlen("\nNSpid:\t");
+    return at[strspn(at, "0123456789")] == '\n';
+}
+
 /*
  * Is there no process any more in a PID namespace that we are not in?  Only the initial namespace sees
  * them all; whoever may not look at a process cannot tell.
@@ -248,7 +270,8 @@ static bool namespace_is_gone(uint64_t pidns)
         snprintf(path, sizeof(path), "/proc/%s/ns/pid", entry->d_name);
         rc = vcap_sys_stat(path, &st, 0);
         /* ENOENT, ESRCH: it ended meanwhile, or is a zombie, which holds nothing */
-        gone = rc == 0 ? (uint64_t)st.st_ino != pidns : rc == -ENOENT || rc == -ESRCH;
+        gone = rc == 0 ? (uint64_t)st.st_ino != pidns
+                       : rc == -ENOENT || rc == -ESRCH || has_one_number(entry->d_name);
     }
     if (all != NULL)
         closedir(all);
