@@ -245,8 +245,9 @@ static int join(struct vcap_ledger *l, int fd, const char *key, uint32_t what,
         return -errno;
     }
     pidns = vcap_pidns_inode();
+    /* a file that nobody has come to yet is new: a crowd of first comers must not queue to say so */
     if ((what & VCAP_OPEN_RENEW) != 0 && (header.flags & VCAP_LF_HOST_MADE) == 0 &&
-        !vcap_ledger_anybody_lives(l->base, &header, fd, pidns)) {
+        header.event_next > 1 && !vcap_ledger_anybody_lives(l->base, &header, fd, pidns)) {
         rc = vcap_sys_lock(fd, F_WRLCK, VCAP_LF_LOCK_INIT);
         if (rc == 0 && !vcap_ledger_anybody_lives(l->base, &header, fd, pidns))
             vcap_ledger_renew_in_place(l->base, vcap_ledger_header(l), false);
