@@ -308,6 +308,8 @@ static int try_open(struct vcap_ledger *l, const char *key, uint32_t what, enum 
     }
     if (fd < 0) {
         rc = -errno;
+        if (rc == -EAGAIN)
+            say(why, why_size, "another process holds a lease on it");
         if (rc == -ELOOP || rc == -ENXIO || rc == -EISDIR) {
             say(why, why_size, rc == -ELOOP ? "a symbolic link" : "not a regular file");
             rc = -EINVAL;

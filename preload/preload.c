@@ -171,6 +171,7 @@ int vcap_open_ledger(struct vcap_ledger *l, char *why, size_t why_size)
     if (rc != 0)
         snprintf(why, why_size, "ledger %s: %s; %s", path, reason,
                  rc == -EUSERS   ? "end processes, or make a ledger with more slots"
+                 : rc == -EBUSY  ? "that process must let go of it"
                  : rc == -EINVAL ? "remove it, or set VRAMCAP_LEDGER to another path"
                  : rc == -EPERM
                      ? "set VRAMCAP_LEDGER to this container's own"
