@@ -79,7 +79,7 @@ static void shows(const char *path)
 static void needs_mounts(void)
 {
     if (!apart)
-        SKIP_BECAUSE("needs root, for mounts of its own");
+        SKIP_BECAUSE("needs root, and / to be a mount point");
 }
 
 static void one_that_somebody_lives_in_comes_before_an_abandoned_one(void **state)

@@ -65,7 +65,8 @@ tar -C "$source" --exclude=./.git --exclude='./build*' -cf - . | tar -C "$root/s
 
 mount_all()
 {
-    mount --make-rprivate / && mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
+    # the root is a mount point, as it is everywhere but in a bare chroot: tests make mounts of their own
+    mount --make-rprivate / && mount --bind "$root" "$root" && mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
         mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" &&
         mount -t tmpfs -o mode=1777 tmpfs "$root/tmp" &&
         mount --bind "$cache/packages-$suite" "$root/var/cache/apt/archives"

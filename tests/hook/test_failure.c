@@ -239,7 +239,8 @@ static bool may_mount(const char *where, const char *options, unsigned long flag
     if (apart && mkdir(where, 0755) == 0 && mount("none", where, "tmpfs", flags, options) == 0)
         return true;
     if (must != NULL && strcmp(must, "1") == 0)
-        fail_msg("no tmpfs can be mounted here (%s)", strerror(errno));
+        fail_msg("no tmpfs can be mounted here (%s); in a chroot, / must be a mount point",
+                 strerror(errno));
     return false;
 }
 

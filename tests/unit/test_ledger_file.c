@@ -505,7 +505,7 @@ static void a_full_file_system_says_so_when_the_ledger_is_made(void **state)
     (void)state;
     rc = box_run(make_on_a_full_tmpfs, NULL);
     if (rc == 77)
-        SKIP_BECAUSE("needs root");
+        SKIP_BECAUSE("needs root, and / to be a mount point");
     assert_int_equal(rc, 0);
 }
 

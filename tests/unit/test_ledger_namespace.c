@@ -105,7 +105,7 @@ static void without_working_locks_slots_are_judged_by_pid(void **state)
     (void)state;
     rc = box_run(fall_back_on_overlayfs, NULL);
     if (rc == 77 || rc == 78)
-        SKIP_BECAUSE("needs root and overlayfs");
+        SKIP_BECAUSE("needs root, overlayfs, and / to be a mount point");
     assert_int_equal(rc, 0);
 }
 
@@ -191,8 +191,8 @@ static int a_container_starts_again_on_overlayfs(void *arg)
         return 78;
     if (box_charge(&ledger, 11) != -EDQUOT || box_charge(&ledger, 10) != 0)
         return 3;
-    if (vcap_host_reset(box_path, why, sizeof(why)) != -EBUSY || strstr(why, "lives") == NULL)
-        return 4; /* we do */
+    if (vcap_host_reset(box_path, why, sizeof(why)) != -EBUSY)
+        return 4; /* we live in it */
     vcap_ledger_close(&ledger);
     return box_run(reset_by_the_host, NULL);
 }
@@ -204,7 +204,7 @@ static void a_pid_slot_of_a_gone_namespace_counts_until_the_host_resets(void **s
     (void)state;
     rc = box_run(a_container_starts_again_on_overlayfs, NULL);
     if (rc == 77 || rc == 78)
-        SKIP_BECAUSE("needs root and overlayfs");
+        SKIP_BECAUSE("needs root, overlayfs, and / to be a mount point");
     assert_int_equal(rc, 0);
 }
 
@@ -364,7 +364,7 @@ static void nobody_waits_for_a_process_in_the_freezer(void **state)
     assert_true(box_make(4, WHOLE));
     rc = box_run(nobody_waits_for_the_frozen, NULL);
     if (rc == 77)
-        SKIP_BECAUSE("needs root and a cgroup freezer");
+        SKIP_BECAUSE("needs root, a cgroup freezer, and / to be a mount point");
     assert_int_equal(rc, 0);
 }
 
