@@ -102,12 +102,14 @@ static inline uint64_t vcap_rule_orphan_pointer(uint64_t bytes)
 /*
  * CHARGE_LIMIT: what a limit of a context takes beyond the value that the context came with, in whole
  * 2 MiB pages.  Stack: bytes a thread x all threads that the device can hold (multiprocessors x threads of
- * one).  The heap and the FIFO of printf: their bytes.  The other two have no published size: a level of
+ * one).  Memory of a block (since CUDA 13.5): its bytes x all blocks that the device can hold.  The heap and
+ * the FIFO of printf: their bytes.  The other two have no published size: a level of
  * synchronization of the device runtime saves the state of all resident threads, of
  * the order of 150 MiB by NVIDIA's CUDA C programming guide (dynamic parallelism, until 11.x), and a pending
  * launch is taken for 8 KiB, twice the parameters that one can have.  To be measured on a GPU.
  */
 #define VCAP_THREADS_MOST (UINT64_C(192) * 2048) /* of a device that does not tell */
+#define VCAP_BLOCKS_MOST (UINT64_C(192) * 32)    /* likewise */
 #define VCAP_SYNC_LEVEL (UINT64_C(150) << 20)
 #define VCAP_PENDING_LAUNCH UINT64_C(8192)
 

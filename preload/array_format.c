@@ -1,5 +1,5 @@
 /*
- * Every CUarray_format of CUDA 13.0, by the comments of the enumeration in cuda.h.  Formats whose names
+ * Every CUarray_format of CUDA 13.0 and 13.5, by the comments of the enumeration in cuda.h.  Formats whose names
  * fix their channels (normalized, packed, planar, compressed) cost the same whatever NumChannels says.
  */
 #include "preload/array_format.h"
@@ -43,6 +43,21 @@
             }                                                                                      \
         }                                                                                          \
     }
+
+/* three planes, both chrominances subsampled by 2^x and 2^y */
+#define PLANES(bytes, x, y)                                                                        \
+    {                                                                                              \
+        3,                                                                                         \
+        {                                                                                          \
+            {bytes, 1, 0, 0}, {bytes, 1, x, y},                                                    \
+            {                                                                                      \
+                bytes, 1, x, y                                                                     \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* The formats that CUDA 13.5 has more than 13.0, whose headers may be what this is built with. */
+#define NEWER(number) ((CUarray_format)(number))
 
 static const struct {
     CUarray_format id;
@@ -91,6 +106,20 @@ static const struct {
     {CU_AD_FORMAT_YUV444_16bit_SemiPlanar, SEMI(2, 0, 0)},
     {CU_AD_FORMAT_Y444_PLANAR8, THREE(1)},
     {CU_AD_FORMAT_Y444_PLANAR10, THREE(2)},
+    {NEWER(0x51), ONE(2)},        /* UINT8_PACKED_422: two elements in four bytes */
+    {NEWER(0x52), ONE(4)},        /* UINT8_PACKED_444 */
+    {NEWER(0x53), SEMI(1, 1, 1)}, /* UINT8_SEMIPLANAR_420 */
+    {NEWER(0x54), SEMI(2, 1, 1)}, /* UINT16_SEMIPLANAR_420 */
+    {NEWER(0x55), SEMI(1, 1, 0)}, /* UINT8_SEMIPLANAR_422 */
+    {NEWER(0x56), SEMI(2, 1, 0)}, /* UINT16_SEMIPLANAR_422 */
+    {NEWER(0x57), SEMI(1, 0, 0)}, /* UINT8_SEMIPLANAR_444 */
+    {NEWER(0x58), SEMI(2, 0, 0)}, /* UINT16_SEMIPLANAR_444 */
+    {NEWER(0x59), PLANES(1, 1, 1)}, /* UINT8_PLANAR_420 */
+    {NEWER(0x5a), PLANES(2, 1, 1)}, /* UINT16_PLANAR_420 */
+    {NEWER(0x5b), PLANES(1, 1, 0)}, /* UINT8_PLANAR_422 */
+    {NEWER(0x5c), PLANES(2, 1, 0)}, /* UINT16_PLANAR_422 */
+    {NEWER(0x5d), THREE(1)},        /* UINT8_PLANAR_444 */
+    {NEWER(0x5e), THREE(2)},        /* UINT16_PLANAR_444 */
 };
 
 /* Bytes per channel of the formats that have as many as NumChannels says; 0: not one of them. */

@@ -11,6 +11,27 @@
 #pragma GCC visibility push(default)
 #include <cuda.h>
 #include <cudaTypedefs.h>
+
+/*
+ * The context creators of OpenGL and VDPAU interop.  By hand, because the headers that declare them
+ * include those of OpenGL and VDPAU: names, versions and arguments from cudaGLTypedefs.h and
+ * cudaVDPAUTypedefs.h of CUDA 13.0; a VdpDevice is a uint32_t and VdpGetProcAddress a function type, of
+ * which only a pointer is passed (vdpau.h 1.5).
+ */
+typedef CUresult(CUDAAPI *PFN_cuGLCtxCreate_v2000)(CUcontext *pCtx, unsigned int Flags,
+                                                   CUdevice device);
+typedef PFN_cuGLCtxCreate_v2000 PFN_cuGLCtxCreate_v3020;
+typedef CUresult(CUDAAPI *PFN_cuVDPAUCtxCreate_v3010)(CUcontext *pCtx, unsigned int flags,
+                                                      CUdevice device, unsigned int vdpDevice,
+                                                      void *vdpGetProcAddress);
+typedef PFN_cuVDPAUCtxCreate_v3010 PFN_cuVDPAUCtxCreate_v3020;
+_Static_assert(sizeof(unsigned int) == 4, "VdpDevice has 32 bits");
+CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device);
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device);
+CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                  unsigned int vdpDevice, void *vdpGetProcAddress);
+CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device,
+                                     unsigned int vdpDevice, void *vdpGetProcAddress);
 #pragma GCC visibility pop
 
 #endif

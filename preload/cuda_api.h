@@ -12,7 +12,7 @@
 #include "preload/cuda_abi.h"
 
 /* The newest CUDA version whose names and ABIs the table was checked against. */
-#define VCAP_TABLE_CUDA_VERSION 13000
+#define VCAP_TABLE_CUDA_VERSION 13050
 
 #define VCAP_FLAG_PER_THREAD 2u /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 
@@ -127,8 +127,9 @@ void *vcap_answer(const char *name, void *address, int version, uint64_t flags);
 /* First call of a GAP entry point: warns, counts, returns the driver's function. */
 void *vcap_gap_first(uint32_t gap);
 
-/* ---- preload.c ---- */
+/* ---- hook_init.c ---- */
 void vcap_gap_met(unsigned row);
-void vcap_unknown_variant_met(const char *name, int version);
+/* Counted in this process's slot and put into the event ring. */
+void vcap_gap_note(const char *name, uint32_t code);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "preload/account.h"
 #include "preload/charge.h"
+#include "preload/location.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 
@@ -61,9 +62,8 @@ static void note_node(CUgraphNode node, struct vcap_graph_needs *needs)
         note_unknown(needs);
         return;
     }
-    at = params.poolProps.location.id;
-    if (params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && at >= 0 &&
-        at < VCAP_DEVICES_MAX && params.bytesize > needs->largest[at])
+    at = vcap_location_device(&params.poolProps.location);
+    if (at >= 0 && at < VCAP_DEVICES_MAX && params.bytesize > needs->largest[at])
         needs->largest[at] = params.bytesize;
 }
 

@@ -40,7 +40,7 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
     return result;
 }
 
-/* One body for the four ABIs: `call` is the driver's call with its own argument list. */
+/* One body for all that create one: `call` is the driver's call with its own argument list. */
 #define CREATE(function, pctx, ordinal, call)                                                      \
     struct vcap_device *device;                                                                    \
     CUcontext context = NULL;                                                                      \
@@ -83,6 +83,38 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreatePar
     VCAP_ENTER(cuCtxCreate_v4, (pctx, ctxCreateParams, flags, dev));
     CREATE(cuCtxCreate_v4, pctx, dev,
            real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, ctxCreateParams, flags, dev));
+}
+
+CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device_)
+{
+    VCAP_ENTER(cuGLCtxCreate, (pCtx, Flags, device_));
+    CREATE(cuGLCtxCreate, pCtx, device_,
+           real.cuGLCtxCreate(pCtx != NULL ? &context : NULL, Flags, device_));
+}
+
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device_)
+{
+    VCAP_ENTER(cuGLCtxCreate_v2, (pCtx, Flags, device_));
+    CREATE(cuGLCtxCreate_v2, pCtx, device_,
+           real.cuGLCtxCreate_v2(pCtx != NULL ? &context : NULL, Flags, device_));
+}
+
+CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device_,
+                                  unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    VCAP_ENTER(cuVDPAUCtxCreate, (pCtx, flags, device_, vdpDevice, vdpGetProcAddress));
+    CREATE(cuVDPAUCtxCreate, pCtx, device_,
+           real.cuVDPAUCtxCreate(pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
+                                 vdpGetProcAddress));
+}
+
+CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device_,
+                                     unsigned int vdpDevice, void *vdpGetProcAddress)
+{
+    VCAP_ENTER(cuVDPAUCtxCreate_v2, (pCtx, flags, device_, vdpDevice, vdpGetProcAddress));
+    CREATE(cuVDPAUCtxCreate_v2, pCtx, device_,
+           real.cuVDPAUCtxCreate_v2(pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
+                                    vdpGetProcAddress));
 }
 
 /* Pools keep their memory; the next synchronise looks whether they gave some back. */

@@ -1,7 +1,7 @@
 /*
  * cuInit: the driver first, then our own setting up, so that a wrong configuration is said at the
  * start and a process that only initialises has its slot.  What happens here never makes cuInit
- * fail. And what the table's GAPs and unknown variants leave behind: one line, one event each.
+ * fail. And what the table's GAPs leave behind: one line, one event each.
  */
 #include "enforcer/log.h"
 #include "preload/preload.h"
@@ -20,7 +20,7 @@ CUresult CUDAAPI cuInit(unsigned int flags)
     return result;
 }
 
-static void note(const char *name, uint32_t code)
+void vcap_gap_note(const char *name, uint32_t code)
 {
     struct vcap_ledger *l = vcap_ledger_now();
     struct vcap_event event = {
@@ -37,24 +37,9 @@ void vcap_gap_met(unsigned row)
 {
     if (vcap_mode_now() == VCAP_MODE_PASSIVE)
         return;
-    note(vcap_row_symbol(row), 0);
+    vcap_gap_note(vcap_row_symbol(row), 0);
     vcap_log(VCAP_LOG_WARN,
              "%s is not accounted by this version: memory that it takes or gives back is not in "
              "the ledger (docs/apis.md says what is lost)",
              vcap_row_symbol(row));
-}
-
-void vcap_unknown_variant_met(const char *name, int version)
-{
-    static uint32_t said;
-
-    if (vcap_mode_now() == VCAP_MODE_PASSIVE)
-        return;
-    if (__atomic_fetch_add(&said, 1, __ATOMIC_RELAXED) != 0)
-        return;
-    note(name, (uint32_t)version);
-    vcap_log(VCAP_LOG_WARN,
-             "%s of CUDA %d.%d is newer than this version of vramcap knows: not accounted; "
-             "install a newer vramcap",
-             name, version / 1000, version % 1000 / 10);
 }

@@ -21,7 +21,14 @@
 #include "preload/context.h"
 #include "preload/live.h"
 
-#define PRICED 5 /* CU_LIMIT_STACK_SIZE .. CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT */
+#define PER_BLOCK 10 /* CU_LIMIT_PER_BLOCK_MEMORY_SIZE, by cuda.h of CUDA 13.5 */
+#define LIMITS (PER_BLOCK + 1)
+
+/* CU_LIMIT_STACK_SIZE .. CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, and the memory of blocks. */
+static bool priced(CUlimit limit)
+{
+    return (unsigned)limit <= CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT || (int)limit == PER_BLOCK;
+}
 
 struct limit {
     struct vcap_account account;
@@ -39,8 +46,8 @@ struct limits {
     bool gone;      /* out of the list; freed by the last call under way */
     uint32_t users; /* calls under way on any limit */
     uint64_t birth;
-    uint64_t threads; /* resident on this device at most */
-    struct limit limit[PRICED];
+    uint64_t threads, blocks; /* resident on this device at most */
+    struct limit limit[LIMITS];
 };
 
 /* Held over ledger operations, never over a driver call; accounts and slot renewal are below it. */
@@ -66,6 +73,8 @@ static uint64_t increase(const struct limits *l, CUlimit limit, uint64_t value)
         unit = VCAP_SYNC_LEVEL;
     else if (limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT)
         unit = VCAP_PENDING_LAUNCH;
+    else if ((int)limit == PER_BLOCK)
+        unit = l->blocks;
     return vcap_rule_limit(l->limit[limit].initial, value, unit);
 }
 
@@ -92,7 +101,7 @@ static struct limits *find(CUcontext context)
 static struct limits *enter(CUcontext context, CUdevice ordinal)
 {
     struct limits *l, *fresh;
-    uint64_t threads;
+    uint64_t processors, threads, blocks;
 
     pthread_mutex_lock(&lock);
     l = find(context);
@@ -101,8 +110,11 @@ static struct limits *enter(CUcontext context, CUdevice ordinal)
     pthread_mutex_unlock(&lock);
     if (l != NULL)
         return l;
-    threads = vcap_multiply(attribute(ordinal, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+    processors = attribute(ordinal, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    threads = vcap_multiply(processors,
                             attribute(ordinal, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
+    blocks = vcap_multiply(processors,
+                           attribute(ordinal, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR));
     fresh = calloc(1, sizeof(*fresh));
     pthread_mutex_lock(&lock);
     l = find(context);
@@ -114,7 +126,8 @@ static struct limits *enter(CUcontext context, CUdevice ordinal)
         l->primary = vcap_context_is_primary(context);
         l->birth = vcap_live_sweep_number();
         l->threads = threads != 0 ? threads : VCAP_THREADS_MOST;
-        for (unsigned i = 0; i < PRICED; i++)
+        l->blocks = blocks != 0 ? blocks : VCAP_BLOCKS_MOST;
+        for (unsigned i = 0; i < LIMITS; i++)
             l->limit[i].account.ordinal = ordinal;
         l->next = all;
         all = l;
@@ -129,7 +142,7 @@ static struct limits *enter(CUcontext context, CUdevice ordinal)
 /* The context is gone: what it held is given back.  The lock is held. */
 static void clear(struct limits *l)
 {
-    for (unsigned i = 0; i < PRICED; i++)
+    for (unsigned i = 0; i < LIMITS; i++)
         vcap_account_set(&l->limit[i].account, VCAP_ROW_cuCtxSetLimit, 0, true);
 }
 
@@ -260,7 +273,7 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
     CUresult result;
 
     VCAP_ENTER(cuCtxSetLimit, (limit, value));
-    if ((unsigned)limit >= PRICED || vcap_own.cuCtxGetLimit == NULL ||
+    if (!priced(limit) || vcap_own.cuCtxGetLimit == NULL ||
         vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL ||
         vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL ||
         vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)

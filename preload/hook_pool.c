@@ -10,6 +10,7 @@
 #include "preload/charge.h"
 #include "preload/context.h"
 #include "preload/fault.h"
+#include "preload/location.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 #include "preload/renew.h"
@@ -245,10 +246,8 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     result = real.cuMemPoolCreate(pool != NULL ? &made : NULL, poolProps);
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
-    vcap_pool_enter(made, vcap_pool_kind_of(poolProps->location.type, poolProps->allocType),
-                    poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? poolProps->location.id
-                                                                            : -1,
-                    poolProps->maxSize != 0);
+    vcap_pool_enter(made, vcap_pool_kind_of(&poolProps->location, poolProps->allocType),
+                    vcap_location_device(&poolProps->location), poolProps->maxSize != 0);
     *pool = made;
     return result;
 }
@@ -315,8 +314,8 @@ static void met(CUmemoryPool handle, const CUmemLocation *location, CUmemAllocat
     struct vcap_pool *known = vcap_pool_get(handle);
 
     if (known == NULL)
-        vcap_pool_enter(handle, vcap_pool_kind_of(location->type, type),
-                        location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1, false);
+        vcap_pool_enter(handle, vcap_pool_kind_of(location, type), vcap_location_device(location),
+                        false);
     vcap_pool_put(known);
 }
 

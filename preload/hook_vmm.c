@@ -10,6 +10,7 @@
 #include "enforcer/log.h"
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/location.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
 
@@ -34,17 +35,17 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     CUresult result;
 
     VCAP_ENTER(cuMemCreate, (handle, size, prop, flags));
-    if (prop == NULL || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (prop == NULL || !vcap_location_is_device(&prop->location))
         return real.cuMemCreate(handle, size, prop, flags);
     physical = vcap_physical_new();
     if (physical == NULL)
         return unrecorded(VCAP_ROW_cuMemCreate);
-    result =
-        vcap_charge_begin_on(&c, VCAP_ROW_cuMemCreate, prop->location.id, vcap_rule_physical(size));
+    result = vcap_charge_begin_on(&c, VCAP_ROW_cuMemCreate, vcap_location_device(&prop->location),
+                                  vcap_rule_physical(size));
     if (result == CUDA_SUCCESS) {
         result = real.cuMemCreate(handle != NULL ? &created : NULL, size, prop, flags);
         physical->handle = created;
-        physical->ordinal = prop->location.id;
+        physical->ordinal = vcap_location_device(&prop->location);
         physical->size = size;
         result = vcap_charge_end_as(&c, result, VCAP_LIVE_HANDLE, (uintptr_t)physical,
                                     vcap_rule_physical(size), give_back);
@@ -128,10 +129,9 @@ static CUdevice device_of(CUmemGenericAllocationHandle handle)
 
     memset(&prop, 0, sizeof(prop));
     if (vcap_own.cuMemGetAllocationPropertiesFromHandle == NULL ||
-        vcap_own.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
-        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        vcap_own.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS)
         return -1;
-    return prop.location.id;
+    return vcap_location_device(&prop.location);
 }
 
 /* False: no memory.  The driver may give out the same value for the same memory again. */

@@ -22,6 +22,7 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/graph.h"
+#include "preload/location.h"
 #include "preload/relaxed.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -51,12 +52,12 @@ static struct vcap_pool *table;
 
 /* ---- life ---- */
 
-enum vcap_pool_kind vcap_pool_kind_of(CUmemLocationType place, CUmemAllocationType type)
+enum vcap_pool_kind vcap_pool_kind_of(const CUmemLocation *place, CUmemAllocationType type)
 {
     if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
         return vcap_process.config.managed == VCAP_MANAGED_IGNORE ? VCAP_POOL_FREE
                                                                   : VCAP_POOL_CHARGED;
-    return place == CU_MEM_LOCATION_TYPE_DEVICE ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
+    return vcap_location_is_device(place) ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
 }
 
 enum vcap_pool_kind vcap_pool_kind(const struct vcap_pool *pool)

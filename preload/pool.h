@@ -23,8 +23,8 @@ enum vcap_pool_kind {
  * capped: it has a largest size of its own. */
 void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal, bool capped);
 
-/* What of a pool with these properties is charged, and where (ordinal as above). */
-enum vcap_pool_kind vcap_pool_kind_of(CUmemLocationType place, CUmemAllocationType type);
+/* What of a pool in this place is charged. */
+enum vcap_pool_kind vcap_pool_kind_of(const CUmemLocation *place, CUmemAllocationType type);
 
 /* A known pool, to be put back; NULL: not known. */
 struct vcap_pool *vcap_pool_get(CUmemoryPool handle);

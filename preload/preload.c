@@ -26,6 +26,7 @@
 #include "preload/limits.h"
 #include "preload/pool.h"
 #include "preload/share.h"
+#include "preload/unknown.h"
 #include "preload/vmm.h"
 
 static struct vcap_ledger first_ledger;
@@ -336,6 +337,7 @@ enum vcap_mode vcap_start(void)
         __atomic_store_n(&page->starting, 0, __ATOMIC_RELEASE);
         vcap_sys_futex_wake(&page->starting, INT32_MAX);
     }
+    vcap_unknown_say();
     vcap_cancel_back(cancel);
     errno = saved;
     return (enum vcap_mode)__atomic_load_n(&vcap_mode_word, __ATOMIC_RELAXED);

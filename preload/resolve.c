@@ -16,6 +16,7 @@
 #include "preload/elf.h"
 #include "preload/nvml_api.h"
 #include "preload/rows.h"
+#include "preload/unknown.h"
 
 typedef void *(*dlsym_function)(void *handle, const char *name);
 typedef void *(*dlopen_function)(const char *file, int mode);
@@ -183,6 +184,8 @@ void *vcap_dlsym(void *handle, const char *name, const void *caller)
     if (address == NULL || !vcap_bind() || vcap_is_inner_call(caller))
         return address;
     row = vcap_row_by_symbol(name);
+    if (row < 0 && vcap_unknown_may_allocate(name) && vcap_is_inner_call(address))
+        vcap_unknown_met(name, 0);
     if (row < 0 || *vcap_row_real((unsigned)row) != address)
         return address;
     hook = vcap_row_hook((unsigned)row);
@@ -199,12 +202,14 @@ void *vcap_answer(const char *name, void *address, int version, uint64_t flags)
     if (row < 0 && vcap_base_is_known(name)) {
         if (version >
             VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
-            vcap_unknown_variant_met(name, version);
+            vcap_unknown_met(name, version);
             return address;
         }
         row = vcap_row_by_version(name, version, (flags & VCAP_FLAG_PER_THREAD) != 0);
         if (row >= 0 && *vcap_row_real((unsigned)row) == NULL) /* not exported, only handed out */
             __atomic_store_n(vcap_row_real((unsigned)row), address, __ATOMIC_RELEASE);
+    } else if (row < 0 && vcap_unknown_may_allocate(name)) {
+        vcap_unknown_met(name, version);
     }
     hook = row < 0 ? NULL : vcap_row_hook((unsigned)row);
     return hook != NULL ? hook : address;

@@ -19,6 +19,11 @@
 
 #include "tests/support/fixture.h"
 
+/* in no header without OpenGL's and VDPAU's (cudaGL.h, cudaVDPAU.h) */
+extern __typeof__(cuCtxCreate) cuGLCtxCreate, cuGLCtxCreate_v2;
+extern CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
+                                         uint32_t vdpau, void *get);
+extern __typeof__(cuVDPAUCtxCreate) cuVDPAUCtxCreate_v2;
 extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
 extern __typeof__(cuMemAllocAsync) cuMemAllocAsync_ptsz;
 extern __typeof__(cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync_ptsz;

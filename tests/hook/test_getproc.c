@@ -338,9 +338,11 @@ static int a_newer_abi_is_the_drivers_own(void)
 {
     CHECK(find_resolvers());
     OK(begin(0));
-    CHECK(GET("cuMemAlloc", 13010, 0) != NULL && !is_ours(GET("cuMemAlloc", 13010, 0)));
-    CHECK(GET("cuCtxCreate", 13010, 0) != NULL && !is_ours(GET("cuCtxCreate", 13010, 0)));
+    CHECK(GET("cuMemAlloc", 13090, 0) != NULL && !is_ours(GET("cuMemAlloc", 13090, 0)));
+    CHECK(GET("cuCtxCreate", 13090, 0) != NULL && !is_ours(GET("cuCtxCreate", 13090, 0)));
     CHECK(is(GET("cuMemAlloc", 13000, 0), "cuMemAlloc_v2"));
+    CHECK(GET("cuMemAllocElsewhere", 13090, 0) != NULL); /* of a family that takes memory */
+    CHECK(GET("cuMemAlloc", 13090, 0) != NULL);          /* again */
     CHECK(is(GET("cuMemAllocPitch", 13020, 0),
              "cuMemAllocPitch_v2")); /* its address is known all the same */
     return 0;
@@ -365,13 +367,42 @@ static int the_first_call_of_all_is_refused_if_too_large(void)
     return 0;
 }
 
-static void a_newer_abi_is_said_once(void **state)
+static void each_newer_name_is_said_once(void **state)
 {
+    const struct fixture *f = *state;
     static struct child_output output;
 
-    scenario_run(*state, "a_newer_abi_is_the_drivers_own", NULL, &output);
+    scenario_run(f, "a_newer_abi_is_the_drivers_own", NULL, &output);
     assert_int_equal(output.status, 0);
-    assert_int_equal(count_lines(output.err, "newer than this version of vramcap knows"), 1);
+    assert_int_equal(count_lines(output.err, "newer than this version of vramcap knows"), 3);
+    assert_int_equal(count_lines(output.err, "cuMemAlloc of CUDA 13.9"), 1);
+    assert_int_equal(count_lines(output.err, "cuCtxCreate of CUDA 13.9"), 1);
+    assert_int_equal(count_lines(output.err, "cuMemAllocElsewhere of CUDA 13.9"), 1);
+    assert_int_equal(ledger_events(f->ledger, VCAP_LF_EVENT_GAP), 3);
+}
+
+/* Names as nobody counts them: every line costs, and the ring is short. */
+static int a_flood_of_newer_names(void)
+{
+    char name[32];
+
+    CHECK(find_resolvers());
+    for (int i = 0; i < 300; i++) {
+        snprintf(name, sizeof(name), "cuMemAllocElsewhere%d", i);
+        CHECK(GET(name, 13090, 0) != NULL);
+    }
+    return begin(0) == CUDA_SUCCESS ? 0 : 1;
+}
+
+static void newer_names_are_said_up_to_a_bound(void **state)
+{
+    static struct child_output output;
+    unsigned lines;
+
+    scenario_run(*state, "a_flood_of_newer_names", "VRAMCAP_SIM_NEWER=1", &output);
+    assert_int_equal(output.status, 0);
+    lines = count_lines(output.err, "newer than this version of vramcap knows");
+    assert_in_range(lines, 2, 64);
 }
 
 static const struct scenario scenarios[] = {
@@ -382,6 +413,7 @@ static const struct scenario scenarios[] = {
      "SCENARIO_BY=none;VRAMCAP_SIM_ALIAS=1", false},
     SCENARIO(going_on_through_the_answer_stays_hooked, NULL),
     SCENARIO(null_arguments_are_the_drivers, "SCENARIO_BY=none"),
+    HIDDEN(a_flood_of_newer_names, NULL),
     SCENARIO(a_newer_abi_is_the_drivers_own, "VRAMCAP_SIM_NEWER=1"),
     SCENARIO(the_first_call_of_all_is_refused_if_too_large, "SCENARIO_BY=none"),
     {"the_first_call_of_all_is_refused_by_name", the_first_call_of_all_is_refused_if_too_large,
@@ -394,7 +426,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(old_drivers_are_followed),
     cmocka_unit_test(a_driver_without_some_symbols_is_followed),
     cmocka_unit_test(addresses_that_are_no_exports_are_known_by_name_and_version),
-    cmocka_unit_test(a_newer_abi_is_said_once),
+    cmocka_unit_test(each_newer_name_is_said_once),
+    cmocka_unit_test(newer_names_are_said_up_to_a_bound),
 };
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
 #include "tests/hook/scenario.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include "sim.h"
 
@@ -109,9 +110,33 @@ static int limits_that_take_no_memory_pass(void)
     OK(api.cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 128));
     OK(api.cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, SIZE_MAX));
     SAME(value_of(CU_LIMIT_MAX_L2_FETCH_GRANULARITY), 128);
-    GIVES(api.cuCtxSetLimit(CU_LIMIT_MAX, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+    GIVES(api.cuCtxSetLimit((CUlimit)11, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
     GIVES(api.cuCtxSetLimit((CUlimit)-1, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
     SAME(journal_count("cuCtxGetLimit"), 1);
+    return 0;
+}
+
+/* CU_LIMIT_PER_BLOCK_MEMORY_SIZE, newer than the headers that this may be built with. */
+static int memory_of_blocks_is_charged_where_the_driver_has_it(void)
+{
+    const CUlimit of_a_block = (CUlimit)10;
+    int processors = 0, each = 0;
+    size_t before = 0;
+
+    OK(begin(0));
+    if (api.cuCtxGetLimit(&before, of_a_block) != CUDA_SUCCESS) {
+        GIVES(api.cuCtxSetLimit(of_a_block, 1024), CUDA_ERROR_UNSUPPORTED_LIMIT);
+        SAME(charged(0), 0);
+        return 0;
+    }
+    OK(api.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+    OK(api.cuDeviceGetAttribute(&each, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 0));
+    OK(api.cuCtxSetLimit(of_a_block, before + 65536));
+    SAME(charged(0), pages(UINT64_C(65536) * (uint64_t)processors * (uint64_t)each));
+    REFUSED(api.cuCtxSetLimit(of_a_block, before + 65536 * 16));
+    SAME(value_of(of_a_block), before + 65536);
+    OK(api.cuCtxSetLimit(of_a_block, before));
+    SAME(charged(0), 0);
     return 0;
 }
 
@@ -202,6 +227,66 @@ static int threads_that_set_one_limit_end_at_what_the_driver_says(void)
     return 0;
 }
 
+/* ---- readings that are old when they are booked: the simulator waits where the text says ---- */
+
+static void *one_setting(void *arg)
+{
+    api.cuCtxSetCurrent(shared);
+    return api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, (size_t)(uintptr_t)arg) == CUDA_SUCCESS
+               ? NULL
+               : arg;
+}
+
+/* Until the driver has been called that often, and a little longer. */
+static bool wait_for_calls(const char *symbol, unsigned count)
+{
+    for (int i = 0; i < 5000 && journal_count(symbol) < count; i++)
+        usleep(1000);
+    usleep(20000);
+    return journal_count(symbol) >= count;
+}
+
+/* The first call's second reading waits on its way out while another sets the limit high and is done. */
+static int a_reading_that_another_call_overtook_is_not_booked(void)
+{
+    pthread_t thread;
+    uint64_t heap;
+    void *failed;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&shared, 0, 0));
+    heap = 8 * MIB;
+    CHECK(pthread_create(&thread, NULL, one_setting, (void *)(uintptr_t)(20 * MIB)) == 0);
+    CHECK(wait_for_calls("cuCtxGetLimit", 2));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB));
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    SAME(value_of(CU_LIMIT_MALLOC_HEAP_SIZE), 500 * MIB);
+    SAME(charged(0), pages(500 * MIB - heap));
+    return 0;
+}
+
+/* The first call has reserved and waits in front of the driver while another reads the old value. */
+static int a_reading_does_not_take_what_another_call_has_reserved(void)
+{
+    pthread_t thread;
+    uint64_t heap, meanwhile;
+    void *failed;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&shared, 0, 0));
+    heap = 8 * MIB;
+    CHECK(pthread_create(&thread, NULL, one_setting, (void *)(uintptr_t)(500 * MIB)) == 0);
+    CHECK(wait_for_calls("cuCtxSetLimit", 1));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 20 * MIB));
+    meanwhile = charged(0);
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    SAME(meanwhile, pages(500 * MIB - heap));
+    SAME(charged(0), pages(500 * MIB - heap));
+    return 0;
+}
+
 static int an_unusable_configuration_denies_increases_only(void)
 {
     OK(begin(0));
@@ -245,12 +330,19 @@ static const struct scenario scenarios[] = {
     SCENARIO(heap_and_fifo_are_charged_together, NULL),
     SCENARIO(launches_of_the_device_runtime_are_charged, NULL),
     SCENARIO(limits_that_take_no_memory_pass, JOURNAL),
+    SCENARIO(memory_of_blocks_is_charged_where_the_driver_has_it, NULL),
+    {"memory_of_blocks_is_charged_by_a_newer_driver",
+     memory_of_blocks_is_charged_where_the_driver_has_it, "VRAMCAP_SIM_VERSION=13050", false},
     SCENARIO(without_a_context_the_driver_answers, NULL),
     SCENARIO(a_driver_that_fails_changes_no_charge,
              "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:1,cuCtxSetLimit:3:2"),
     SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
     SCENARIO(destroying_a_context_gives_its_limits_back, NULL),
     SCENARIO(threads_that_set_one_limit_end_at_what_the_driver_says, NULL),
+    SCENARIO(a_reading_that_another_call_overtook_is_not_booked,
+             JOURNAL ";VRAMCAP_SIM_DELAY_US=cuCtxGetLimit/after:400000:2"),
+    SCENARIO(a_reading_does_not_take_what_another_call_has_reserved,
+             JOURNAL ";VRAMCAP_SIM_DELAY_US=cuCtxSetLimit:400000:1"),
     SCENARIO(the_charge_is_never_below_what_the_card_loses, "VRAMCAP_MEMORY_MIB=20480"),
     SCENARIO(an_unusable_configuration_denies_increases_only, "VRAMCAP_MEMORY_MIB=nonsense"),
 };

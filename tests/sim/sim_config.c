@@ -52,7 +52,7 @@ static bool digits(const char **text, uint64_t *value)
     return true;
 }
 
-/* `symbol:n:code,...` or, for delays, `symbol:microseconds,...` */
+/* `symbol:n:code,...` or, for delays, `symbol:microseconds,...` or `symbol:microseconds:n,...` */
 static void rules_read(const char *variable, bool delays)
 {
     const char *whole = getenv(variable), *text = whole;
@@ -73,6 +73,9 @@ static void rules_read(const char *variable, bool delays)
         if (ok && !delays) {
             ok = *text++ == ':' && digits(&text, &code) && code > 0 && code < 1000;
             rule.code = (int)code;
+        } else if (ok && *text == ':') {
+            text++;
+            ok = digits(&text, &rule.nth);
         }
         if (ok && *text == ',')
             text++;

@@ -142,6 +142,56 @@ static void fault_maybe(const char *symbol)
                            (uint32_t)sim_config.fault_code);
 }
 
+static void wait_us(uint64_t us)
+{
+    struct timespec left = {.tv_sec = (time_t)(us / 1000000),
+                            .tv_nsec = (long)(us % 1000000) * 1000};
+
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        continue;
+}
+
+void sim_leave(const char *symbol)
+{
+    int saved = errno;
+
+    for (unsigned int i = 0; i < sim_config.rules; i++) {
+        struct sim_rule *rule = &sim_config.rule[i];
+
+        if (rule->code != 0 || strcmp(rule->symbol, symbol) != 0)
+            continue;
+        uint64_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
+        if (rule->nth == 0 || rule->nth == call)
+            wait_us(rule->delay_us);
+    }
+    errno = saved;
+}
+
+/* What this thread has armed by vcapsim_fail. */
+static __thread SIM_TLS struct {
+    char symbol[96];
+    unsigned int left;
+    int code;
+} armed;
+static uint32_t armed_ever;
+
+__attribute__((visibility("default"))) bool vcapsim_fail(const char *symbol, unsigned int nth,
+                                                         int code);
+bool vcapsim_fail(const char *symbol, unsigned int nth, int code)
+{
+    bool spent = armed.left == 0;
+
+    armed.left = 0;
+    if (!symbol || nth == 0)
+        return spent;
+    (void)snprintf(armed.symbol, sizeof armed.symbol, "%s", symbol);
+    armed.code = code;
+    armed.left = nth;
+    __atomic_store_n(&armed_ever, 1U, __ATOMIC_RELEASE);
+    (void)__atomic_fetch_or(sim_gate, SIM_GATE_SCRIPTED, __ATOMIC_RELEASE);
+    return spent;
+}
+
 static int script(const char *symbol)
 {
     int code = 0;
@@ -150,19 +200,19 @@ static int script(const char *symbol)
 
     if (sim_config.journal)
         journal_write(symbol);
+    if (armed.left != 0 && strcmp(armed.symbol, symbol) == 0 && --armed.left == 0)
+        code = armed.code;
     for (unsigned int i = 0; i < sim_config.rules; i++) {
         struct sim_rule *rule = &sim_config.rule[i];
 
         if (strcmp(rule->symbol, symbol) != 0 && strcmp(rule->symbol, "*") != 0)
             continue;
+        uint64_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
         if (rule->code == 0) {
-            struct timespec left = {.tv_sec = (time_t)(rule->delay_us / 1000000),
-                                    .tv_nsec = (long)(rule->delay_us % 1000000) * 1000};
-            while (nanosleep(&left, &left) != 0 && errno == EINTR)
-                continue;
+            if (rule->nth == 0 || rule->nth == call)
+                wait_us(rule->delay_us);
             continue;
         }
-        uint64_t call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
         if (code == 0 && (rule->nth == 0 || rule->nth == call))
             code = rule->code;
     }
@@ -178,7 +228,7 @@ int sim_enter(const char *symbol, bool needs_init)
 
     (void)pthread_once(&configured, configure);
     /* Ask the configuration, not the gate: a forked child's gate is 0. */
-    if (sim_config_scripted())
+    if (sim_config_scripted() || __atomic_load_n(&armed_ever, __ATOMIC_ACQUIRE) != 0)
         code = script(symbol);
     errno = saved;
     if (code == 0 && needs_init && !sim_initialised())

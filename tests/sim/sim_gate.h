@@ -51,6 +51,14 @@ int sim_enter(const char *symbol, bool needs_init);
         }                                                                                          \
     } while (0)
 
+/* Waits on the way out of the few calls that have it: VRAMCAP_SIM_DELAY_US of "<symbol>/after". */
+void sim_leave(const char *symbol);
+#define SIM_LEAVE(symbol)                                                                          \
+    do {                                                                                           \
+        if (__builtin_expect((sim_gate_load() & SIM_GATE_SCRIPTED) != 0, 0))                       \
+            sim_leave(#symbol "/after");                                                           \
+    } while (0)
+
 /* For calls that work before cuInit and in a forked child. */
 #define SIM_ENTER_EARLY(symbol)                                                                    \
     do {                                                                                           \

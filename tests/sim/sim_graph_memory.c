@@ -337,6 +337,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
         rc = CUDA_ERROR_INVALID_VALUE;
     }
     sim_lock_drop();
+    SIM_LEAVE(cuDeviceGetGraphMemAttribute);
     return rc;
 }
 

@@ -55,6 +55,7 @@ bool sim_symbol_present(const char *name, int since);
 
 /* CUDA_VISIBLE_DEVICES into the list below; the number of devices seen. */
 unsigned int sim_devices_select(void);
+#define SIM_LIMITS 11        /* CUlimit as of CUDA 13.5, whatever the header here says */
 #define SIM_SM_COUNT 132 /* multiprocessors of every card */
 extern unsigned int sim_device_count;
 extern unsigned int sim_device_card[SIM_MAX_CARDS]; /* device ordinal -> card */
@@ -66,6 +67,17 @@ int sim_device_named(const char *entry, size_t length);
 static inline bool sim_device_valid(CUdevice device)
 {
     return device >= 0 && (unsigned int)device < sim_device_count;
+}
+
+/* A locality domain of a device (since CUDA 13.4; the number, and the device in the first byte behind it, by
+ * cuda.h of 13.5) is taken for the whole of it: this card has one domain. */
+static inline CUmemLocation sim_location(CUmemLocation location)
+{
+    if ((int)location.type == 6 && sim_config.version >= 13040) {
+        location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        location.id &= 0xff; /* little-endian, as all that run this */
+    }
+    return location;
 }
 
 /* --- memory (sim_arena.c) ------------------------------------------------ */
@@ -160,7 +172,7 @@ struct sim_context {
     unsigned int flags, api_version;
     unsigned int references; /* primary: retains; else: attachments */
     uint64_t id;
-    size_t limit[CU_LIMIT_MAX];
+    size_t limit[SIM_LIMITS];
     unsigned int sms;             /* multiprocessors that it can use */
     uint64_t cost_bytes;          /* that it takes of the card, its limits apart */
     uint64_t limit_bytes;         /* that the limits take beyond their defaults */
@@ -191,7 +203,7 @@ CUresult sim_primary_release(CUdevice device);
 struct sim_context *sim_context_alias(CUdevice device);
 void sim_context_alias_end(struct sim_context *alias);
 /* sim_limits.c */
-extern const size_t sim_limit_default[CU_LIMIT_MAX];
+extern const size_t sim_limit_default[SIM_LIMITS];
 void sim_contexts_initialise(void);
 /* `sms`: as execution affinity asks for, 0: all that there are. */
 CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice device,

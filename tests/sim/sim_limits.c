@@ -4,7 +4,7 @@
  *
  * The rule is this simulator's own: the stack times all threads that the card can hold at once, the
  * bytes of the printf buffer and of the heap, 32 MiB per level of synchronisation, 4 KiB per pending
- * launch; the sum to the page. A limit below its default saves nothing. One that finds no room
+ * launch, per-block memory times all blocks; the sum to the page. A limit below its default saves nothing. One that finds no room
  * leaves the old value.
  */
 #include "sim_internal.h"
@@ -14,8 +14,10 @@
 #define DEPTH_LARGEST ((size_t)24)
 #define BYTES_PER_LEVEL (UINT64_C(32) << 20)
 #define BYTES_PER_LAUNCH (UINT64_C(4) << 10)
+#define LIMIT_PER_BLOCK 10 /* CU_LIMIT_PER_BLOCK_MEMORY_SIZE, since 13.5 */
+#define BLOCKS_PER_SM UINT64_C(32)
 
-const size_t sim_limit_default[CU_LIMIT_MAX] = {
+const size_t sim_limit_default[SIM_LIMITS] = {
     [CU_LIMIT_STACK_SIZE] = 1024,
     [CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20,
     [CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20,
@@ -37,17 +39,19 @@ static uint64_t unit_of(unsigned int limit)
         return BYTES_PER_LEVEL;
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
         return BYTES_PER_LAUNCH;
+    case LIMIT_PER_BLOCK:
+        return SIM_SM_COUNT * BLOCKS_PER_SM;
     default:
         return 0;
     }
 }
 
 /* What all limits need beyond their defaults; UINT64_MAX if that is more than any card has. */
-static uint64_t extra_of(const size_t values[CU_LIMIT_MAX])
+static uint64_t extra_of(const size_t values[SIM_LIMITS])
 {
     uint64_t sum = 0, page = sim_config.page_bytes;
 
-    for (unsigned int l = 0; l < CU_LIMIT_MAX; l++) {
+    for (unsigned int l = 0; l < SIM_LIMITS; l++) {
         uint64_t part = 0;
 
         if (values[l] <= sim_limit_default[l])
@@ -80,6 +84,11 @@ static CUresult value_fit(CUlimit limit, size_t *value)
     }
 }
 
+static bool limit_known(CUlimit limit)
+{
+    return (unsigned int)limit < (sim_config.version >= 13050 ? SIM_LIMITS : LIMIT_PER_BLOCK);
+}
+
 CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
 {
     SIM_ENTER(cuCtxGetLimit);
@@ -90,12 +99,13 @@ CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
         return CUDA_ERROR_INVALID_VALUE;
     if (rc != CUDA_SUCCESS)
         return rc;
-    if ((unsigned int)limit >= CU_LIMIT_MAX ||
+    if (!limit_known(limit) ||
         (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH && sim_config.capability >= 90))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     sim_lock_take();
     *pvalue = context->limit[limit];
     sim_lock_drop();
+    SIM_LEAVE(cuCtxGetLimit);
     return CUDA_SUCCESS;
 }
 
@@ -125,7 +135,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 
     if (rc != CUDA_SUCCESS)
         return rc;
-    if ((unsigned int)limit >= CU_LIMIT_MAX)
+    if (!limit_known(limit))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     rc = value_fit(limit, &value);
     if (rc != CUDA_SUCCESS)

@@ -244,8 +244,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     SIM_ENTER(cuMemPoolCreate);
     CUresult rc = CUDA_ERROR_OUT_OF_MEMORY;
+    CUmemPoolProps whole;
 
-    if (!pool || !poolProps || !properties_good(poolProps))
+    if (!pool || !poolProps)
+        return CUDA_ERROR_INVALID_VALUE;
+    whole = *poolProps;
+    whole.location = sim_location(poolProps->location);
+    poolProps = &whole;
+    if (!properties_good(poolProps))
         return CUDA_ERROR_INVALID_VALUE;
     sim_lock_take();
     struct sim_pool *made = sim_pool_new(poolProps);
@@ -362,6 +368,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     struct sim_pool *found = value ? sim_pool_from(pool) : NULL;
     CUresult rc = found ? attribute_get(found, attr, value) : CUDA_ERROR_INVALID_VALUE;
     sim_lock_drop();
+    SIM_LEAVE(cuMemPoolGetAttribute);
     return rc;
 }
 

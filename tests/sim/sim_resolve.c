@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define NEWEST_KNOWN 13000
+#define NEWEST_KNOWN 13050
 #define FLAGS_KNOWN                                                                                \
     (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 
@@ -44,7 +44,7 @@ static CUresult context_newer(CUcontext *pctx, void *params, unsigned int flags,
 
 static void *newer(const char *base)
 {
-    if (strcmp(base, "cuMemAlloc") == 0)
+    if (strcmp(base, "cuMemAlloc") == 0 || strncmp(base, "cuMemAllocElsewhere", 19) == 0)
         return (void *)(uintptr_t)alloc_newer;
     if (strcmp(base, "cuCtxCreate") == 0)
         return (void *)(uintptr_t)context_newer;

@@ -166,6 +166,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (!handle || !prop || flags != 0 || size == 0 || size % sim_config.granularity_bytes != 0 ||
         size > INT64_MAX)
         return CUDA_ERROR_INVALID_VALUE;
+    CUmemAllocationProp whole = *prop;
+    whole.location = sim_location(prop->location);
+    prop = &whole;
     CUresult rc = properties_check(prop);
     if (rc != CUDA_SUCCESS)
         return rc;

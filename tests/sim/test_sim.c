@@ -126,7 +126,7 @@ static int newer(void)
 
     CHECK(sim_begin(&context) == 0);
     OK(cuGetProcAddress_v2("cuMemAlloc", &known, 13000, 0, NULL));
-    OK(cuGetProcAddress_v2("cuMemAlloc", &unknown, 13010, 0, NULL));
+    OK(cuGetProcAddress_v2("cuMemAlloc", &unknown, 13090, 0, NULL));
     CHECK(known == (void *)(uintptr_t)cuMemAlloc_v2 && unknown != known);
     memcpy(&allocate, &unknown, sizeof allocate);
     OK(allocate(&pointer, 4 * MIB, 7));
@@ -136,7 +136,7 @@ static int newer(void)
 static void newer_mode_has_a_variant_no_header_knows(void **state)
 {
     (void)state;
-    assert_int_equal(sim_run(newer, "VRAMCAP_SIM_NEWER=1;VRAMCAP_SIM_VERSION=13010"), 0);
+    assert_int_equal(sim_run(newer, "VRAMCAP_SIM_NEWER=1;VRAMCAP_SIM_VERSION=13090"), 0);
 }
 
 static int older(void)
