@@ -88,8 +88,8 @@ static inline uint64_t vcap_rule_external(uint64_t bytes)
  * it: the driver's own figure, read after each call that may change it.  A pool of pinned device memory is
  * charged to that device; one of host memory (HOST, HOST_NUMA) costs nothing; one of managed memory is
  * charged in full like CHARGE_MANAGED, to its device or, where it names none, to that of the first stream
- * that allocates from it.  A pool imported from another process costs nothing: who allocates from it is
- * charged.
+ * that allocates from it.  A pool imported from another process costs nothing; a pointer of it costs nothing
+ * where its export is on record in this container, and what linear memory of its size does where it is not.
  *
  * A destroyed pool is not asked any more: it costs the sum of its live pointers, each rounded up to 512
  * bytes.

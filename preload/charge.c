@@ -249,11 +249,10 @@ void vcap_record_release(const struct vcap_live *record)
 {
     const struct vcap_device *device = &vcap_process.device[record->device];
 
-    if (record->pool != NULL) {
+    if (record->pool != NULL)
         vcap_pool_pointer_gone(record);
-        return;
-    }
-    release(device, record->bytes, record->mine);
+    if (record->bytes != 0)
+        release(device, record->bytes, record->mine);
     if (record->imported != 0)
         vcap_ledger_note_imported(vcap_ledger_now(), record->mine, device->gpu,
                                   -(int64_t)record->imported);
@@ -291,7 +290,9 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
     struct vcap_live record = {.key = vcap_live_key(kind, handle),
                                .context = c->context,
                                .device = (uint32_t)c->ordinal,
-                               .opens = 1};
+                               .opens = 1,
+                               .pool = c->pool,
+                               .pool_bytes = c->pool_bytes};
     struct vcap_live stale;
 
     if (!c->active)

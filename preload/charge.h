@@ -33,6 +33,9 @@ struct vcap_charge {
     bool above;     /* audit: it would have been refused, and that was recorded */
     uint64_t bytes; /* reserved */
     uint64_t mine;  /* the slot it was reserved in */
+    /* NULL, or the pool that the record refers to: memory that an imported pool shows */
+    struct vcap_pool *pool;
+    uint64_t pool_bytes;
 };
 
 /* For memory of the current context: goes with it.  bytes 0 or no context: the driver is left to

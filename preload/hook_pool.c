@@ -14,6 +14,7 @@
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 #include "preload/renew.h"
+#include "preload/share.h"
 
 /* ---- where a stream is ---- */
 
@@ -362,10 +363,36 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void
     return result;
 }
 
+/* Where and how large memory of a pool is: neither the handle nor the data says it. */
+static bool ask_pointer(CUdeviceptr pointer, CUdevice *ordinal, size_t *bytes)
+{
+    struct vcap_relaxed r = vcap_relaxed_begin();
+    CUdeviceptr base = 0;
+    bool told = vcap_own.cuMemGetAddressRange_v2 != NULL && vcap_own.cuCtxGetDevice != NULL &&
+                vcap_own.cuMemGetAddressRange_v2(&base, bytes, pointer) == CUDA_SUCCESS &&
+                vcap_own.cuCtxGetDevice(ordinal) == CUDA_SUCCESS;
+
+    vcap_relaxed_end(r);
+    return told;
+}
+
+CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
+{
+    CUdevice ordinal = -1;
+    size_t bytes = 0;
+    CUresult result;
+
+    VCAP_ENTER(cuMemPoolExportPointer, (shareData_out, ptr));
+    result = real.cuMemPoolExportPointer(shareData_out, ptr);
+    if (result == CUDA_SUCCESS && shareData_out != NULL && ask_pointer(ptr, &ordinal, &bytes))
+        vcap_export_note(ptr, bytes, vcap_export_hash(shareData_out, sizeof(*shareData_out)));
+    return result;
+}
+
 CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
                                         CUmemPoolPtrExportData *shareData)
 {
-    CUdeviceptr pointer = 0, base = 0;
+    CUdeviceptr pointer = 0;
     struct vcap_pool *known;
     struct vcap_relaxed r;
     CUdevice ordinal = -1;
@@ -373,23 +400,25 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
     CUresult result;
 
     VCAP_ENTER(cuMemPoolImportPointer, (ptr_out, pool, shareData));
+    if (vcap_mode_now() == VCAP_MODE_DENY)
+        return vcap_deny(VCAP_ROW_cuMemPoolImportPointer);
     result = real.cuMemPoolImportPointer(ptr_out != NULL ? &pointer : NULL, pool, shareData);
     if (result != CUDA_SUCCESS || ptr_out == NULL)
         return result;
     known = vcap_pool_get(pool);
-    if (known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED) {
-        /* neither the handle nor the data says where and how large it is */
-        r = vcap_relaxed_begin();
-        if (vcap_own.cuMemGetAddressRange_v2 == NULL ||
-            vcap_own.cuMemGetAddressRange_v2(&base, &bytes, pointer) != CUDA_SUCCESS)
-            bytes = 0;
-        if (vcap_own.cuCtxGetDevice == NULL || vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
-            ordinal = -1;
-        vcap_relaxed_end(r);
-        vcap_pool_imported(known, pointer, ordinal, bytes);
-    }
+    if (known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED &&
+        ask_pointer(pointer, &ordinal, &bytes))
+        result = vcap_pool_imported(known, VCAP_ROW_cuMemPoolImportPointer, pointer, ordinal, bytes,
+                                    vcap_export_hash(shareData, sizeof(*shareData)));
     vcap_pool_put(known);
-    *ptr_out = pointer;
+    if (result == CUDA_SUCCESS) {
+        *ptr_out = pointer;
+        return result;
+    }
+    r = vcap_relaxed_begin();
+    if (real.cuMemFree_v2 != NULL)
+        real.cuMemFree_v2(pointer);
+    vcap_relaxed_end(r);
     return result;
 }
 

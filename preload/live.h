@@ -35,7 +35,8 @@ struct vcap_live {
     uint32_t device;   /* ordinal in this process */
     uint32_t opens;    /* VCAP_LIVE_OPENED: opens less closes */
     bool exported;     /* share.h has exports under this key */
-    /* memory of a pool: bytes is 0, for the pool is charged (pool.h); else NULL */
+    /* memory of a pool: bytes is 0, for the pool is charged (pool.h), unless that is another process's and
+     * nobody here is charged for it; else NULL */
     struct vcap_pool *pool;
     uint64_t pool_bytes;
 };

@@ -384,7 +384,7 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
     return vcap_refuse(device, call->pool->account.ordinal, call->row, call->bytes);
 }
 
-static void live_add(struct vcap_pool *pool, uint64_t bytes)
+void vcap_pool_live_add(struct vcap_pool *pool, uint64_t bytes)
 {
     hold(pool);
     pthread_mutex_lock(&pool->lock);
@@ -392,7 +392,7 @@ static void live_add(struct vcap_pool *pool, uint64_t bytes)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void live_remove(struct vcap_pool *pool, uint64_t bytes)
+void vcap_pool_live_remove(struct vcap_pool *pool, uint64_t bytes)
 {
     pthread_mutex_lock(&pool->lock);
     pool->live_bytes -= bytes;
@@ -437,11 +437,11 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
             vcap_device_full(vcap_device(ordinal), ordinal, call->row, call->bytes);
         return result;
     }
-    live_add(pool, record.pool_bytes);
+    vcap_pool_live_add(pool, record.pool_bytes);
     if (vcap_live_enter(&record, &stale) != 0) {
         vcap_log(VCAP_LOG_ERROR, "no memory to keep a record of %s: the allocation is given back",
                  vcap_row_symbol(call->row));
-        live_remove(pool, record.pool_bytes);
+        vcap_pool_live_remove(pool, record.pool_bytes);
         return undo(call, pointer);
     }
     if (stale.key != 0)
@@ -449,7 +449,7 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
     if (settle(pool, call->row, &call->reserved, false, false) == CUDA_SUCCESS)
         return result;
     if (vcap_live_take(pointer, &record))
-        live_remove(pool, record.pool_bytes);
+        vcap_pool_live_remove(pool, record.pool_bytes);
     undo(call, pointer);
     return vcap_refuse(vcap_device(ordinal), ordinal, call->row, call->bytes);
 }
@@ -458,13 +458,7 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
 
 void vcap_pool_pointer_gone(const struct vcap_live *record)
 {
-    struct vcap_pool *pool = record->pool;
-
-    if (record->imported != 0)
-        vcap_ledger_note_imported(vcap_ledger_now(), record->mine,
-                                  vcap_process.device[record->device].gpu,
-                                  -(int64_t)record->imported);
-    live_remove(pool, record->pool_bytes);
+    vcap_pool_live_remove(record->pool, record->pool_bytes);
 }
 
 CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record)
@@ -474,38 +468,14 @@ CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record)
     vcap_pool_call_end(record->pool);
     if (result == CUDA_SUCCESS) {
         vcap_pools_touched();
-        vcap_pool_pointer_gone(record);
+        vcap_record_release(record);
         return result;
     }
     if (vcap_live_enter(record, &stale) == 0 && stale.key != 0)
         vcap_record_release(&stale);
+    if (record->mine != 0 && record->mine != vcap_ledger_mine(vcap_ledger_now()))
+        vcap_record_follow(record->key);
     return result;
-}
-
-void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice ordinal,
-                        uint64_t bytes)
-{
-    uint64_t mine = vcap_ledger_mine(vcap_ledger_now());
-    struct vcap_live stale, record = {.key = pointer,
-                                      .mine = mine,
-                                      .imported = bytes,
-                                      .device = (uint32_t)ordinal,
-                                      .pool = pool,
-                                      .pool_bytes = bytes};
-    const struct vcap_device *device = vcap_device(ordinal);
-
-    if (device == NULL)
-        return;
-    live_add(pool, bytes);
-    vcap_ledger_note_imported(vcap_ledger_now(), mine, device->gpu, (int64_t)bytes);
-    if (vcap_live_enter(&record, &stale) != 0) {
-        vcap_pool_pointer_gone(&record);
-        return;
-    }
-    if (stale.key != 0)
-        vcap_record_release(&stale);
-    if (mine != vcap_ledger_mine(vcap_ledger_now()))
-        vcap_record_follow(pointer);
 }
 
 /* ---- destruction ---- */

@@ -67,16 +67,21 @@ void vcap_pool_settle(struct vcap_pool *pool, unsigned row);
  * begun for. */
 CUresult vcap_pool_free_end(CUresult result, const struct vcap_live *record);
 
-/* A pointer's record that is given up (stale). */
+/* A pointer of the pool lives, or no more: what an orphan is charged. */
+void vcap_pool_live_add(struct vcap_pool *pool, uint64_t bytes);
+void vcap_pool_live_remove(struct vcap_pool *pool, uint64_t bytes);
+
+/* The pool's part of giving up a pointer's record: vcap_record_release does the rest. */
 void vcap_pool_pointer_gone(const struct vcap_live *record);
 
 /* Between these no other thread asks the driver about the pool: its handle may die. */
 void vcap_pool_destroy_begin(struct vcap_pool *pool);
 void vcap_pool_destroy_end(struct vcap_pool *pool, bool destroyed);
 
-/* A pointer of another process's pool: shown, not charged. */
-void vcap_pool_imported(struct vcap_pool *pool, CUdeviceptr pointer, CUdevice ordinal,
-                        uint64_t bytes);
+/* A pointer of another process's pool: shown where its export is on record (hash), else charged.
+ * CUDA_ERROR_OUT_OF_MEMORY: refused, said, counted; the caller gives the pointer back. */
+CUresult vcap_pool_imported(struct vcap_pool *pool, unsigned row, CUdeviceptr pointer,
+                            CUdevice ordinal, uint64_t bytes, uint64_t hash);
 
 /* ---- all pools ---- */
 

@@ -164,6 +164,17 @@ struct vcap_physical *vcap_export_by_us(CUdevice ordinal, uint64_t size, uint64_
     return found;
 }
 
+bool vcap_export_is_ours(uint64_t hash)
+{
+    const struct export *e;
+
+    pthread_mutex_lock(&lock);
+    for (e = exports; e != NULL && e->hash != hash; e = e->next)
+        ;
+    pthread_mutex_unlock(&lock);
+    return hash != 0 && e != NULL;
+}
+
 int vcap_import_enter(enum vcap_live_kind kind, uint64_t handle, void *context, CUdevice ordinal,
                       uint64_t bytes)
 {

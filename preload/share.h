@@ -27,6 +27,9 @@ bool vcap_export_by_others(CUdevice *ordinal, uint64_t size, uint64_t hash);
 /* Physical memory of this process that was exported like this, held for the caller, or NULL. */
 struct vcap_physical *vcap_export_by_us(CUdevice ordinal, uint64_t size, uint64_t hash);
 
+/* Is a handle of this hash one that this process has exported itself? */
+bool vcap_export_is_ours(uint64_t hash);
+
 /* Enters a record of memory that another process is charged for.  -ENOMEM: it is not shown. */
 int vcap_import_enter(enum vcap_live_kind kind, uint64_t handle, void *context, CUdevice ordinal,
                       uint64_t bytes);

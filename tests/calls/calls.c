@@ -103,6 +103,7 @@ enum rule {
     RULE_POOL_CREATE,
     RULE_POOL_DESTROY,
     RULE_POOL_SETTLE,
+    RULE_POOL_EXPORT,
     RULE_POOL_IMPORT,
     RULE_POOL_IMPORT_POINTER,
     RULE_POOL_NAMED,
@@ -208,7 +209,7 @@ static CUresult prepare_pool(enum rule rule, struct frame *f)
 
     f->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     f->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    if (rule == RULE_POOL_IMPORT || rule == RULE_POOL_IMPORT_POINTER)
+    if (rule == RULE_POOL_EXPORT || rule == RULE_POOL_IMPORT || rule == RULE_POOL_IMPORT_POINTER)
         f->properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS)
@@ -219,6 +220,8 @@ static CUresult prepare_pool(enum rule rule, struct frame *f)
         result = cuMemAllocFromPoolAsync(&pointer, 40 * MIB, f->pool, f->stream);
     if (result == CUDA_SUCCESS && rule == RULE_POOL_IMPORT_POINTER)
         result = cuMemPoolExportPointer(&f->data, pointer);
+    else if (result == CUDA_SUCCESS && rule == RULE_POOL_EXPORT)
+        f->pointer = pointer;
     else if (result == CUDA_SUCCESS && rule != RULE_POOL_IMPORT)
         result = cuMemFreeAsync(pointer, f->stream);
     if (result == CUDA_SUCCESS && f->properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE)

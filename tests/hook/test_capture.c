@@ -3,8 +3,11 @@
  */
 #include "tests/hook/scenario.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+
+#include "enforcer/nvml_abi.h"
 
 static CUcontext context;
 static pthread_barrier_t step;
@@ -127,7 +130,107 @@ static int a_captured_free_keeps_the_charge(void)
     return 0;
 }
 
+/*
+ * Views of another thread during a GLOBAL capture.  cuMemGetInfo is forbidden then to the program itself, so
+ * the other thread asks in RELAXED mode, as a program must; what the hooks ask on top must be no more than
+ * that.  cuDeviceTotalMem and NVML are allowed in any mode.
+ */
+static int (*ask_nvml)(void);
+
+static int views(void)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    unsigned old_free, old_total;
+    size_t free_bytes, total;
+
+    OK(api.cuCtxSetCurrent(context));
+    for (int i = 0; i < 20; i++) {
+        OK(api.cuDeviceTotalMem_v2(&total, 0));
+        SAME(total, 1024 * MIB);
+        OK(api.cuDeviceTotalMem(&old_total, 0));
+        CHECK(ask_nvml() == 0);
+        mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        OK(api.cuThreadExchangeStreamCaptureMode(&mode));
+        SAME(mode, CU_STREAM_CAPTURE_MODE_GLOBAL); /* the thread's own, whatever hooks ran before */
+        OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+        SAME(total, 1024 * MIB);
+        OK(api.cuMemGetInfo(&old_free, &old_total));
+        OK(api.cuThreadExchangeStreamCaptureMode(&mode));
+        SAME(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+    }
+    return 0;
+}
+
+static int nvml_memory(void)
+{
+    static nvmlReturn_t (*handle_of)(unsigned, nvmlDevice_t *);
+    static nvmlReturn_t (*memory_of)(nvmlDevice_t, nvmlMemory_t *);
+    static nvmlReturn_t (*start)(void);
+    nvmlDevice_t device;
+    nvmlMemory_t memory;
+
+    if (memory_of == NULL) {
+        void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+
+        CHECK(library != NULL);
+        start = (nvmlReturn_t(*)(void))(uintptr_t)dlsym(library, "nvmlInit_v2");
+        handle_of = (nvmlReturn_t(*)(unsigned, nvmlDevice_t *))(uintptr_t)dlsym(
+            library, "nvmlDeviceGetHandleByIndex_v2");
+        memory_of = (nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_t *))(uintptr_t)dlsym(
+            library, "nvmlDeviceGetMemoryInfo");
+        CHECK(start != NULL && handle_of != NULL && memory_of != NULL && start() == NVML_SUCCESS);
+    }
+    CHECK(handle_of(0, &device) == NVML_SUCCESS);
+    CHECK(memory_of(device, &memory) == NVML_SUCCESS);
+    SAME(memory.total, 1024 * MIB);
+    return 0;
+}
+
+static void *viewer(void *arg)
+{
+    pthread_barrier_wait(&step);
+    failed = views();
+    pthread_barrier_wait(&step);
+    return arg;
+}
+
+/* Counts the driver's calls between two points: what a view asks beside the program's own call. */
+static int a_global_capture_outlives_every_view_of_another_thread(void)
+{
+    CUstreamCaptureStatus status;
+    CUgraph graph = NULL;
+    CUstream stream;
+    pthread_t thread;
+    CUdeviceptr node;
+
+    OK(begin(0));
+    OK(api.cuCtxGetCurrent(&context));
+    ask_nvml = nvml_memory;
+    OK(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_barrier_init(&step, NULL, 2);
+    CHECK(pthread_create(&thread, NULL, viewer, NULL) == 0);
+    OK(api.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(api.cuMemAllocAsync(&node, 8 * MIB, stream));
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    pthread_join(thread, NULL);
+    SAME(failed, 0);
+    OK(api.cuStreamIsCapturing(stream, &status));
+    SAME(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    OK(api.cuStreamEndCapture(stream, &graph));
+    CHECK(graph != NULL);
+    /* and the thread that captures may ask for what its mode allows */
+    OK(api.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SAME(nvml_memory(), 0);
+    OK(api.cuDeviceTotalMem_v2(&(size_t){0}, 0));
+    graph = NULL;
+    OK(api.cuStreamEndCapture(stream, &graph));
+    CHECK(graph != NULL);
+    return 0;
+}
+
 static const struct scenario scenarios[] = {
+    SCENARIO(a_global_capture_outlives_every_view_of_another_thread, NULL),
     SCENARIO(a_global_capture_outlives_every_hook_of_another_thread, NULL),
     SCENARIO(a_thread_that_captures_may_allocate_on_another_stream, NULL),
     SCENARIO(a_captured_free_keeps_the_charge, NULL),
