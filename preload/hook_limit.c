@@ -248,8 +248,11 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
     size_t present = 0;
     CUresult result;
 
-    if (vcap_own.cuCtxGetLimit(&present, limit) != CUDA_SUCCESS)
+    result = vcap_own.cuCtxGetLimit(&present, limit);
+    if (result == CUDA_ERROR_UNSUPPORTED_LIMIT)
         return real.cuCtxSetLimit(limit, value); /* this device does not have the limit */
+    if (result != CUDA_SUCCESS)
+        return result; /* what it would cost cannot be known: it is not set */
     result = reserve(l, limit, present, value);
     if (result != CUDA_SUCCESS)
         return result;

@@ -1,7 +1,8 @@
 /*
  * The table of pools and the settling of one.  Invariants:
  *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
- *     is in flight, which then charges the growth or gives it back;
+ *     is in flight, which then charges the growth or gives it back; until it has decided (undecided) no
+ *     other settling books growth that has no room, or the ceiling would be passed and nobody refused;
  *   - sequence is raised before and after every driver call that may move a pool.  A reading lower than
  *     the account is stored only if nothing was in flight and the number stayed the same over the query;
  *     else only a higher one.  A failed reading keeps the figure;
@@ -38,6 +39,7 @@ struct vcap_pool {
     struct vcap_account account;
     uint64_t sequence;
     unsigned in_flight; /* driver calls that may move it */
+    unsigned undecided; /* allocations that have not charged their growth yet */
     unsigned queries;   /* threads asking the driver about it */
     bool closing;       /* no more queries: it is being destroyed */
     bool orphan;        /* destroyed */
@@ -255,7 +257,8 @@ void vcap_pool_call_end(struct vcap_pool *pool)
 /*
  * Books a reading; the pool's lock is held.  *reserved: what a call of ours put into the account, taken
  * off with it; nothing_taken: that call failed in the driver.  Without force CUDA_ERROR_OUT_OF_MEMORY if
- * the pool grew by what has no room: the account is then unchanged.
+ * the pool grew by what has no room: the account is then unchanged.  With it, growth is left to the
+ * allocations that are undecided.
  */
 static CUresult book(struct vcap_pool *pool, unsigned row, bool read, uint64_t reading, bool exact,
                      uint64_t *reserved, bool nothing_taken, bool force)
@@ -273,8 +276,14 @@ static CUresult book(struct vcap_pool *pool, unsigned row, bool read, uint64_t r
         target = reading > floor ? reading : floor;
     if (!exact)
         vcap_pools_touched();
-    result = target > now && !force ? vcap_account_try(&pool->account, row, target)
-                                    : vcap_account_set(&pool->account, row, target, true);
+    if (target <= now || (force && pool->undecided == 0))
+        result = vcap_account_set(&pool->account, row, target, true);
+    else
+        result = vcap_account_try(&pool->account, row, target);
+    if (result != CUDA_SUCCESS && force) {
+        vcap_pools_touched();
+        result = CUDA_SUCCESS;
+    }
     if (result == CUDA_SUCCESS)
         *reserved = 0;
     return result;
@@ -328,6 +337,23 @@ void vcap_pool_settle(struct vcap_pool *pool, unsigned row)
 
 /* ---- allocation ---- */
 
+/* The pool's lock is held. */
+static void undecided(struct vcap_pool_call *call)
+{
+    call->undecided = true;
+    call->pool->undecided++;
+}
+
+static void decided(struct vcap_pool_call *call)
+{
+    if (!call->undecided)
+        return;
+    pthread_mutex_lock(&call->pool->lock);
+    call->pool->undecided--;
+    pthread_mutex_unlock(&call->pool->lock);
+    call->undecided = false;
+}
+
 /* Room for the bytes, if there is, is taken together with the beginning of the call: nobody lowers the
  * account in between. */
 static bool reserve(struct vcap_pool_call *call)
@@ -341,6 +367,7 @@ static bool reserve(struct vcap_pool_call *call)
            vcap_account_try(&pool->account, call->row, target) == CUDA_SUCCESS;
     if (done) {
         call->reserved = call->bytes;
+        undecided(call);
         pool->sequence++;
         pool->in_flight++;
     }
@@ -373,6 +400,9 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
         if (reserve(call))
             return CUDA_SUCCESS;
         if (may_serve(call->pool, call->bytes)) {
+            pthread_mutex_lock(&call->pool->lock);
+            undecided(call);
+            pthread_mutex_unlock(&call->pool->lock);
             vcap_pool_call_begin(call->pool);
             return CUDA_SUCCESS;
         }
@@ -415,6 +445,7 @@ static CUresult undo(struct vcap_pool_call *call, CUdeviceptr pointer)
     call->give_back(pointer, call->stream);
     vcap_relaxed_end(r);
     vcap_pool_call_end(pool);
+    decided(call);
     vcap_pools_touched();
     vcap_pools_trim(ordinal, call->row);
     settle(pool, call->row, &call->reserved, true, true);
@@ -432,6 +463,7 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
 
     vcap_pool_call_end(pool);
     if (result != CUDA_SUCCESS) {
+        decided(call);
         settle(pool, call->row, &call->reserved, true, true);
         if (result == CUDA_ERROR_OUT_OF_MEMORY && !pool->capped && vcap_device(ordinal) != NULL)
             vcap_device_full(vcap_device(ordinal), ordinal, call->row, call->bytes);
@@ -446,8 +478,18 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
     }
     if (stale.key != 0)
         vcap_record_release(&stale);
-    if (settle(pool, call->row, &call->reserved, false, false) == CUDA_SUCCESS)
-        return result;
+    for (int tries = 0; tries < 2; tries++) {
+        CUresult settled = settle(pool, call->row, &call->reserved, false, false);
+
+        if (settled == CUDA_SUCCESS) {
+            decided(call);
+            return result;
+        }
+        if (tries == 0) { /* it grew by more than was asked for: idle memory may make up for it */
+            vcap_pools_trim(ordinal, call->row);
+            vcap_graphs_trim(ordinal, call->row);
+        }
+    }
     if (vcap_live_take(pointer, &record))
         vcap_pool_live_remove(pool, record.pool_bytes);
     undo(call, pointer);

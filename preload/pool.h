@@ -43,6 +43,7 @@ struct vcap_pool_call {
     CUstream stream;
     uint64_t bytes;
     uint64_t reserved; /* the part of the pool's charge that this call put there */
+    bool undecided;    /* counted in the pool: its growth may have to go back */
     CUresult (*give_back)(CUdeviceptr pointer, CUstream stream);
 };
 
