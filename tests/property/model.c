@@ -201,7 +201,7 @@ bool failures_find(void)
 void arm(struct actor *a, const char *const *symbols)
 {
     static const int codes[] = {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
-                                CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_UNKNOWN};
+                                CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_UNKNOWN};
     unsigned count = 0, at;
 
     a->armed = false;
