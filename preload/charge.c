@@ -14,6 +14,7 @@
 #include "enforcer/ledger_reap.h"
 #include "enforcer/ledger_word.h"
 #include "enforcer/log.h"
+#include "preload/account.h"
 #include "preload/context.h"
 #include "preload/fault.h"
 #include "preload/graph.h"
@@ -335,6 +336,15 @@ undo:
     give_back(handle);
     release(c->device, c->bytes, c->mine);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void vcap_make_room(CUdevice ordinal, unsigned row, uint64_t bytes)
+{
+    if ((!vcap_pools_exist() && !vcap_graphs_hold(ordinal)) ||
+        vcap_mode_now() != VCAP_MODE_ENFORCE || vcap_account_room(ordinal, bytes))
+        return;
+    vcap_pools_trim(ordinal, row);
+    vcap_graphs_trim(ordinal, row);
 }
 
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force)

@@ -60,6 +60,10 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
                             uint64_t handle, uint64_t bytes,
                             CUresult (*give_back)(uint64_t handle));
 
+/* Ahead of a charge that trims nothing by itself: if it has no room, this process's idle pools give back what
+ * they hold.  Calls the driver. */
+void vcap_make_room(CUdevice ordinal, unsigned row, uint64_t bytes);
+
 /*
  * Overhead of a context: charged like memory, shown apart, tied to nothing in the live map. Returns
  * CUDA_ERROR_OUT_OF_MEMORY if it has no room (force: booked anyway, the GPU may be over).

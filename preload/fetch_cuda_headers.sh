@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fetches the CUDA headers that the hook table and its coverage test are written against:
 #
-#   sh preload/fetch_cuda_headers.sh DEST        -> DEST/include/cuda.h, cudaTypedefs.h, ...
+#   sh preload/fetch_cuda_headers.sh DEST            -> DEST/include/cuda.h, cudaTypedefs.h, ...
+#   sh preload/fetch_cuda_headers.sh --newest DEST   the newest that the table is checked against
 #
 # They come out of NVIDIA's header wheels on the Python package index, pinned by exact version and
 # sha256. Only the headers listed here are unpacked, nothing is installed, and nothing is fetched
@@ -31,8 +32,21 @@ die()
     exit 1
 }
 
+version=13.0
+if [ "${1-}" = --newest ]; then
+    shift
+    version=13.5
+    # cudaProfiler.h comes in a wheel of its own, and what is compiled against these does not need it
+    headers='cuda.h cudaTypedefs.h cudaEGLTypedefs.h cudaGLTypedefs.h cudaVDPAUTypedefs.h cupti_driver_cbid.h'
+    pins='nvidia-cuda-runtime==13.5.37
+ --hash=sha256:df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d
+ --hash=sha256:de2dc5a7367974228b0a69588a9acc9340d3768bef1bf38bf0801eb08497cd2d
+nvidia-cuda-cupti==13.5.25
+ --hash=sha256:9dcca41c12a734192b14e7128ae116bc9ce1b9da686e2ebf48ae7a4415f76650
+ --hash=sha256:d7e4d908315461b6ecbdadfd3c403cc796ed218b293ad117568c947e811cff28'
+fi
 if [ $# -ne 1 ] || [ -z "$1" ]; then
-    die "usage: fetch_cuda_headers.sh DEST"
+    die "usage: fetch_cuda_headers.sh [--newest] DEST"
 fi
 dest=$1
 stamp=$dest/include/.pins
@@ -100,4 +114,4 @@ PY
 printf '%s\n' "$pins" >"$tmp/include/.pins"
 rm -rf "$dest/include" "$dest/pip.log"
 mv "$tmp/include" "$dest/include" || die "cannot write in $dest: choose a folder that is writable"
-echo "fetch_cuda_headers: CUDA 13.0 headers in $dest/include" >&2
+echo "fetch_cuda_headers: CUDA $version headers in $dest/include" >&2

@@ -11,6 +11,14 @@
 #include "preload/graph.h"
 #include "preload/pool.h"
 
+static void make_room(CUdevice ordinal, unsigned row)
+{
+    uint64_t cost = vcap_context_cost();
+
+    if (cost != 0 && vcap_mode_now() != VCAP_MODE_DENY && vcap_device(ordinal) != NULL)
+        vcap_make_room(ordinal, row, cost);
+}
+
 /* Reserves the overhead of one context.  *device stays NULL where there is nothing to reserve. */
 static CUresult reserve(CUdevice ordinal, unsigned row, struct vcap_device **device, uint64_t *cost)
 {
@@ -45,7 +53,10 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
     struct vcap_device *device;                                                                    \
     CUcontext context = NULL;                                                                      \
     uint64_t cost;                                                                                 \
-    CUresult result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                       \
+    CUresult result;                                                                               \
+                                                                                                   \
+    make_room(ordinal, VCAP_ROW_##function);                                                       \
+    result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                                \
                                                                                                    \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
@@ -206,6 +217,8 @@ static CUresult retain_begin(CUdevice dev, unsigned row)
     CUresult result = CUDA_SUCCESS;
     uint64_t cost = 0;
 
+    if (!active)
+        make_room(dev, row); /* calls the driver: without the lock */
     pthread_mutex_lock(&retain_lock);
     if (primaries[dev].retaining == 0 && !active && !vcap_primary_is_known(dev)) {
         result = reserve(dev, row, &device, &cost);

@@ -176,18 +176,31 @@ void vcap_limits_gone(CUcontext context, CUdevice ordinal, uint64_t before)
     pthread_mutex_unlock(&lock);
 }
 
-/* Reserves what a new value costs more than is charged for the limit now. */
-static CUresult reserve(struct limits *l, CUlimit limit, uint64_t present, uint64_t value)
+/* Notes the value that a limit has before it is first set; what a new one costs more than is charged now. */
+static uint64_t look(struct limits *l, CUlimit limit, uint64_t present, uint64_t value)
 {
     struct limit *entry = &l->limit[limit];
-    CUresult result = CUDA_SUCCESS;
-    uint64_t wanted;
+    uint64_t wanted, more;
 
     pthread_mutex_lock(&lock);
     if (!entry->known) {
         entry->known = true;
         entry->initial = present;
     }
+    wanted = increase(l, limit, value);
+    more = wanted > entry->account.bytes ? wanted - entry->account.bytes : 0;
+    pthread_mutex_unlock(&lock);
+    return more;
+}
+
+/* Reserves what a new value costs more than is charged for the limit now. */
+static CUresult reserve(struct limits *l, CUlimit limit, uint64_t value)
+{
+    struct limit *entry = &l->limit[limit];
+    CUresult result = CUDA_SUCCESS;
+    uint64_t wanted;
+
+    pthread_mutex_lock(&lock);
     wanted = increase(l, limit, value);
     if (!l->gone && wanted > entry->account.bytes)
         result = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, wanted, false);
@@ -253,7 +266,8 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
         return real.cuCtxSetLimit(limit, value); /* this device does not have the limit */
     if (result != CUDA_SUCCESS)
         return result; /* what it would cost cannot be known: it is not set */
-    result = reserve(l, limit, present, value);
+    vcap_make_room(l->ordinal, VCAP_ROW_cuCtxSetLimit, look(l, limit, present, value));
+    result = reserve(l, limit, value);
     if (result != CUDA_SUCCESS)
         return result;
     result = ask(l, limit, value);

@@ -123,8 +123,7 @@ static CUresult alloc_begin(struct plan *plan, const struct request *q)
     if (plan->doing == VCAP_STREAM_NORMAL)
         result = vcap_pool_alloc_begin(&plan->call);
     else
-        vcap_pool_call_begin(
-            pool); /* not refused beforehand; settled if the driver allocates after all */
+        vcap_pool_alloc_unasked(&plan->call); /* settled if the driver allocates after all */
     if (result != CUDA_SUCCESS)
         vcap_pool_put(pool);
     return result;

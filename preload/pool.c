@@ -41,6 +41,7 @@ struct vcap_pool {
     unsigned in_flight; /* driver calls that may move it */
     unsigned undecided; /* allocations that have not charged their growth yet */
     unsigned queries;   /* threads asking the driver about it */
+    bool kept;          /* when last looked at it held idle memory below its threshold */
     bool closing;       /* no more queries: it is being destroyed */
     bool orphan;        /* destroyed */
     uint64_t live_bytes;
@@ -274,7 +275,8 @@ static CUresult book(struct vcap_pool *pool, unsigned row, bool read, uint64_t r
         target = reading;
     else
         target = reading > floor ? reading : floor;
-    if (!exact)
+    /* once it grew it is above its threshold, perhaps, with idle memory that was below it before */
+    if (!exact || (pool->kept && target > floor))
         vcap_pools_touched();
     if (target <= now || (force && pool->undecided == 0))
         result = vcap_account_set(&pool->account, row, target, true);
@@ -354,6 +356,15 @@ static void decided(struct vcap_pool_call *call)
     call->undecided = false;
 }
 
+void vcap_pool_alloc_unasked(struct vcap_pool_call *call)
+{
+    pthread_mutex_lock(&call->pool->lock);
+    undecided(call);
+    call->pool->sequence++;
+    call->pool->in_flight++;
+    pthread_mutex_unlock(&call->pool->lock);
+}
+
 /* Room for the bytes, if there is, is taken together with the beginning of the call: nobody lowers the
  * account in between. */
 static bool reserve(struct vcap_pool_call *call)
@@ -400,10 +411,7 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
         if (reserve(call))
             return CUDA_SUCCESS;
         if (may_serve(call->pool, call->bytes)) {
-            pthread_mutex_lock(&call->pool->lock);
-            undecided(call);
-            pthread_mutex_unlock(&call->pool->lock);
-            vcap_pool_call_begin(call->pool);
+            vcap_pool_alloc_unasked(call);
             return CUDA_SUCCESS;
         }
         if (tries == 0) {
@@ -595,6 +603,9 @@ static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
            attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
            attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
     query_end(pool);
+    pthread_mutex_lock(&pool->lock);
+    pool->kept = !read || reserved > used;
+    pthread_mutex_unlock(&pool->lock);
     if (!read || (reserved > threshold && reserved > used))
         vcap_pools_touched();
 }

@@ -53,6 +53,9 @@ struct vcap_pool_call {
  */
 CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call);
 
+/* The same without asking for room: what the pool grows by is judged at the end. */
+void vcap_pool_alloc_unasked(struct vcap_pool_call *call);
+
 /* Enters the pointer and settles the pool.  If it grew by what has no room, the pointer goes back. */
 CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdeviceptr pointer);
 

@@ -168,6 +168,15 @@ static int a_failed_reading_keeps_the_higher_figure(void)
     return 0;
 }
 
+static int a_limit_that_cannot_be_read_is_not_set(void)
+{
+    OK(begin(0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 500 * MIB), CUDA_ERROR_UNKNOWN);
+    SAME(charged(0), 0);
+    SAME(journal_count("cuCtxSetLimit"), 0);
+    return 0;
+}
+
 static int destroying_a_context_gives_its_limits_back(void)
 {
     CUcontext first, second, primary;
@@ -337,6 +346,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_driver_that_fails_changes_no_charge,
              "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:1,cuCtxSetLimit:3:2"),
     SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
+    SCENARIO(a_limit_that_cannot_be_read_is_not_set,
+             JOURNAL ";VRAMCAP_SIM_FAIL=cuCtxGetLimit:1:999"),
     SCENARIO(destroying_a_context_gives_its_limits_back, NULL),
     SCENARIO(threads_that_set_one_limit_end_at_what_the_driver_says, NULL),
     SCENARIO(a_reading_that_another_call_overtook_is_not_booked,

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { THREADS = 8 };
 
@@ -225,6 +226,43 @@ static int pools_are_destroyed_while_others_settle(void)
     return 0;
 }
 
+/* Grows by more than there is room for, and is slow to read how much. */
+static void *grow_slowly(void *arg)
+{
+    CUdeviceptr pointer = 0x77;
+    struct worker *w = arg;
+
+    w->failed = api.cuCtxSetCurrent(context) != CUDA_SUCCESS;
+    if (api.cuMemAllocFromPoolAsync(&pointer, 4 * MIB, shared, NULL) != CUDA_ERROR_OUT_OF_MEMORY ||
+        pointer != 0x77)
+        w->failed = 2;
+    return NULL;
+}
+
+static int growth_that_is_undecided_is_nobody_elses_to_book(void)
+{
+    struct worker w = {.number = 0};
+    cuuint64_t all = UINT64_MAX;
+    CUdeviceptr pointer;
+    pthread_t thread;
+
+    CHECK(prepare() == 0);
+    OK(api.cuMemAlloc_v2(&pointer, 40 * MIB));
+    CHECK(pthread_create(&thread, NULL, grow_slowly, &w) == 0);
+    for (int i = 0; i < 5000 && journal_count("cuMemPoolGetAttribute") < 1; i++)
+        usleep(1000);
+    usleep(20000);
+    OK(api.cuMemPoolSetAttribute(shared, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all)); /* settles */
+    CHECK(charged(0) <= 64 * MIB);
+    pthread_join(thread, NULL);
+    SAME(w.failed, 0);
+    CHECK(charged(0) <= 64 * MIB);
+    SAME(ledger_events(self.ledger, VCAP_LF_EVENT_OVER), 0);
+    OK(api.cuMemPoolTrimTo(shared, 0));
+    SAME(charged(0), 40 * MIB);
+    return 0;
+}
+
 /* Fills what is left, keeps it, until its input ends. */
 static int fill(void)
 {
@@ -263,6 +301,9 @@ static void two_processes_fill_a_ceiling_exactly(void **state)
 }
 
 static const struct scenario scenarios[] = {
+    SCENARIO(growth_that_is_undecided_is_nobody_elses_to_book,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_POOL_CHUNK_MIB=32;VRAMCAP_SIM_JOURNAL=@/journal;"
+             "VRAMCAP_SIM_DELAY_US=cuMemPoolGetAttribute/after:400000:1"),
     SCENARIO(threads_free_each_others_pointers, NULL),
     SCENARIO(two_threads_settling_one_pool_leave_the_drivers_figure, NULL),
     /* the mode is set back between a reading and its booking: there the delay widens the race */

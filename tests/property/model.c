@@ -137,6 +137,33 @@ static uint64_t reserved_by_device(unsigned card)
     return reserved(pool) + graphs;
 }
 
+/* A reset ends it though it is still retained. */
+static bool primary_lives(unsigned card)
+{
+    unsigned flags = 0;
+    int active = 0;
+
+    return api.cuDevicePrimaryCtxGetState((CUdevice)card, &flags, &active) == CUDA_SUCCESS &&
+           active != 0;
+}
+
+/* For whoever looks into a failure: PROPERTY_TRACE=1 writes the pools after each step. */
+void trace(struct actor *a, uint64_t ledger, uint64_t model, unsigned card)
+{
+    fprintf(stderr, "%llu %s card %u ledger %llu model %llu devices %llu:",
+            (unsigned long long)a->steps, a->doing, card, (unsigned long long)ledger,
+            (unsigned long long)model, (unsigned long long)reserved_by_device(card));
+    for (const struct thing *t = a->things; t != NULL; t = t->next)
+        if (t->kind == POOL && t->card == card)
+            fprintf(stderr, " %s%llx=%llu/%llu", t->destroyed ? "-" : "",
+                    (unsigned long long)t->number,
+                    (unsigned long long)(t->destroyed
+                                             ? 0
+                                             : reserved((CUmemoryPool)(uintptr_t)t->number)),
+                    (unsigned long long)t->live);
+    fprintf(stderr, "\n");
+}
+
 static uint64_t cost_of(const struct thing *t)
 {
     if (t->kind != POOL)
@@ -148,8 +175,7 @@ uint64_t model_bytes(struct world *w, unsigned card)
 {
     uint64_t sum = reserved_by_device(card);
 
-    for (unsigned c = 0; c < CARDS; c++)
-        sum += c == card && w->primary[c] ? CONTEXT_BYTES : 0;
+    sum += primary_lives(card) ? CONTEXT_BYTES : 0;
     for (unsigned n = 0; n < w->threads; n++) {
         const struct actor *a = &actors[n];
 
@@ -249,6 +275,18 @@ int wrong(struct actor *a, const char *format, ...)
     return 1;
 }
 
+static void give_idle_back(struct actor *a, unsigned card)
+{
+    CUmemoryPool pool = NULL;
+
+    if (api.cuDeviceGetDefaultMemPool(&pool, (CUdevice)card) == CUDA_SUCCESS)
+        api.cuMemPoolTrimTo(pool, 0);
+    for (struct thing *t = a->things; t != NULL; t = t->next)
+        if (t->kind == POOL && !t->destroyed && t->card == card)
+            api.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)t->number, 0);
+    api.cuDeviceGraphMemTrim((CUdevice)card);
+}
+
 int judge(struct actor *a, int result, unsigned card, uint64_t needed)
 {
     struct world *w = a->world;
@@ -262,6 +300,7 @@ int judge(struct actor *a, int result, unsigned card, uint64_t needed)
                      (unsigned long long)needed, card);
     if (!w->alone)
         return 0;
+    give_idle_back(a, card); /* whatever the program had idle must have been tried */
     if (!ledger_gpu(w->ledger, card, &gpu))
         return wrong(a, "no ledger");
     if (gpu.refusals <= w->refusals[card])

@@ -142,6 +142,8 @@ static int compare(struct actor *a, bool above, bool by_slot)
             ledger = ledger_charged_by(world.ledger, card, getpid());
         if (ledger == UINT64_MAX)
             ledger = 0;
+        if (getenv("PROPERTY_TRACE") != NULL)
+            trace(a, ledger, model, card);
         if (ledger == model || (above && ledger + world.unread > model))
             continue;
         return wrong(a, "card %u: the ledger has %llu, the model %llu", card,
