@@ -87,8 +87,10 @@ static const struct {
      "the pool's charge becomes the sum of its live pointers, until the last is freed"},
     {"POOL_SETTLE", "the pool is charged what it has reserved afterwards"},
     {"POOL_IMPORT", "nothing is charged: the exporting process is"},
-    {"POOL_IMPORT_POINTER",
-     "shown as imported until it is freed, not charged: the exporting process is"},
+    {"POOL_EXPORT", "the pointer is put on record, so that it is charged once"},
+    {"POOL_IMPORT_POINTER", "shown as imported until it is freed and not charged where its export "
+                            "is on record, else charged "
+                            "like linear memory"},
     {"POOL_NAMED",
      "nothing is charged; whether the pool is of the host, of managed memory or of a device "
      "is remembered"},

@@ -106,14 +106,14 @@ static const struct {
     {CU_AD_FORMAT_YUV444_16bit_SemiPlanar, SEMI(2, 0, 0)},
     {CU_AD_FORMAT_Y444_PLANAR8, THREE(1)},
     {CU_AD_FORMAT_Y444_PLANAR10, THREE(2)},
-    {NEWER(0x51), ONE(2)},        /* UINT8_PACKED_422: two elements in four bytes */
-    {NEWER(0x52), ONE(4)},        /* UINT8_PACKED_444 */
-    {NEWER(0x53), SEMI(1, 1, 1)}, /* UINT8_SEMIPLANAR_420 */
-    {NEWER(0x54), SEMI(2, 1, 1)}, /* UINT16_SEMIPLANAR_420 */
-    {NEWER(0x55), SEMI(1, 1, 0)}, /* UINT8_SEMIPLANAR_422 */
-    {NEWER(0x56), SEMI(2, 1, 0)}, /* UINT16_SEMIPLANAR_422 */
-    {NEWER(0x57), SEMI(1, 0, 0)}, /* UINT8_SEMIPLANAR_444 */
-    {NEWER(0x58), SEMI(2, 0, 0)}, /* UINT16_SEMIPLANAR_444 */
+    {NEWER(0x51), ONE(2)},          /* UINT8_PACKED_422: two elements in four bytes */
+    {NEWER(0x52), ONE(4)},          /* UINT8_PACKED_444 */
+    {NEWER(0x53), SEMI(1, 1, 1)},   /* UINT8_SEMIPLANAR_420 */
+    {NEWER(0x54), SEMI(2, 1, 1)},   /* UINT16_SEMIPLANAR_420 */
+    {NEWER(0x55), SEMI(1, 1, 0)},   /* UINT8_SEMIPLANAR_422 */
+    {NEWER(0x56), SEMI(2, 1, 0)},   /* UINT16_SEMIPLANAR_422 */
+    {NEWER(0x57), SEMI(1, 0, 0)},   /* UINT8_SEMIPLANAR_444 */
+    {NEWER(0x58), SEMI(2, 0, 0)},   /* UINT16_SEMIPLANAR_444 */
     {NEWER(0x59), PLANES(1, 1, 1)}, /* UINT8_PLANAR_420 */
     {NEWER(0x5a), PLANES(2, 1, 1)}, /* UINT16_PLANAR_420 */
     {NEWER(0x5b), PLANES(1, 1, 0)}, /* UINT8_PLANAR_422 */

@@ -290,10 +290,9 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
     CUresult result;
 
     VCAP_ENTER(cuCtxSetLimit, (limit, value));
-    if (!priced(limit) || vcap_own.cuCtxGetLimit == NULL ||
-        vcap_own.cuCtxGetCurrent == NULL || vcap_own.cuCtxGetDevice == NULL ||
-        vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL ||
-        vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
+    if (!priced(limit) || vcap_own.cuCtxGetLimit == NULL || vcap_own.cuCtxGetCurrent == NULL ||
+        vcap_own.cuCtxGetDevice == NULL || vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
+        context == NULL || vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
         return real.cuCtxSetLimit(limit, value);
     if (vcap_mode_now() == VCAP_MODE_DENY) {
         size_t present = 0;

@@ -55,8 +55,8 @@ CUresult vcap_pool_imported(struct vcap_pool *pool, unsigned row, CUdeviceptr po
     c.pool = pool;
     c.pool_bytes = bytes;
     vcap_pool_live_add(pool, bytes);
-    result = vcap_charge_end(&c, CUDA_SUCCESS, pointer, vcap_rule_linear(bytes),
-                             nothing_to_give_back);
+    result =
+        vcap_charge_end(&c, CUDA_SUCCESS, pointer, vcap_rule_linear(bytes), nothing_to_give_back);
     if (result != CUDA_SUCCESS)
         vcap_pool_live_remove(pool, bytes);
     return result;

@@ -23,10 +23,11 @@ static struct {
 /* What begins like this is memory, a context, or a graph's memory; the rest of the driver's names copy, set,
  * launch or ask. */
 static const char *const families[] = {
-    "cuMem",           "cuArray",         "cuMipmappedArray",     "cuIpc",         "cuMulticast",
-    "cuImportExternal", "cuExternalMemory", "cuCtxCreate",        "cuCtxDestroy",  "cuCtxSetLimit",
-    "cuDevicePrimaryCtx", "cuGreenCtxCreate", "cuGLCtx",          "cuVDPAUCtx",    "cuGraphInstantiate",
-    "cuGraphLaunch",   "cuGraphUpload",   "cuGraphAddMem",        "cuGraphAddNode"};
+    "cuMem",         "cuArray",          "cuMipmappedArray",   "cuIpc",
+    "cuMulticast",   "cuImportExternal", "cuExternalMemory",   "cuCtxCreate",
+    "cuCtxDestroy",  "cuCtxSetLimit",    "cuDevicePrimaryCtx", "cuGreenCtxCreate",
+    "cuGLCtx",       "cuVDPAUCtx",       "cuGraphInstantiate", "cuGraphLaunch",
+    "cuGraphUpload", "cuGraphAddMem",    "cuGraphAddNode"};
 static const char *const others[] = {"cuMemcpy", "cuMemset"};
 
 static bool begins(const char *name, const char *with)
@@ -67,9 +68,8 @@ static bool enter(const char *name, int version)
         uint32_t state = __atomic_load_n(&met[at].state, __ATOMIC_ACQUIRE);
         unsigned i;
 
-        if (state == EMPTY &&
-            __atomic_compare_exchange_n(&met[at].state, &state, FILLING, false, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_ACQUIRE)) {
+        if (state == EMPTY && __atomic_compare_exchange_n(&met[at].state, &state, FILLING, false,
+                                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
             met[at].hash = hash;
             met[at].version = version;
             for (i = 0; i + 1 < NAME_MOST && name[i] != 0; i++)

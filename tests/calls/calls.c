@@ -434,6 +434,62 @@ static bool told_the_truth(enum rule rule, const struct frame *f)
     return true;
 }
 
+/* The rules that may refuse.  Idle memory of a pool serves what it holds, so pools are left to tests/hook. */
+static bool may_refuse(enum rule rule)
+{
+    return (rule >= RULE_CHARGE_LINEAR && rule <= RULE_CHARGE_LIMIT) ||
+           rule == RULE_CHARGE_PHYSICAL || rule == RULE_CHARGE_EXTERNAL ||
+           rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN ||
+           rule == RULE_GREEN_CREATE || rule == RULE_CHARGE_GRAPH;
+}
+
+/* Takes what the ceiling has left, but for less than any call needs. */
+static CUresult fill(void)
+{
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = CUDA_SUCCESS;
+
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    for (uint64_t bytes = 512 * MIB; bytes >= 2 * MIB && result != CUDA_ERROR_UNKNOWN; bytes /= 2)
+        while ((result = cuMemCreate(&handle, bytes, &prop, 0)) == CUDA_SUCCESS)
+            continue;
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+/* Above the ceiling: 2, the ledger unchanged, and nothing of the caller's touched. */
+static int refused(const struct call *call)
+{
+    static struct frame f, before;
+    uint64_t charged;
+    CUresult result;
+
+    if (!may_refuse(call->rule))
+        return 0;
+    memset(&f, 0, sizeof(f));
+    result = prepare(call->rule, &f);
+    if (result == CUDA_SUCCESS)
+        result = fill();
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
+        return 3;
+    }
+    charged = held();
+    memcpy(&before, &f, sizeof(f));
+    result = call->make(&f);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || held() != charged ||
+        memcmp(&before, &f, sizeof(f)) != 0) {
+        fprintf(stderr, "%s above the ceiling: gave %d, %s, the ledger changed by %lld\n",
+                call->symbol, (int)result,
+                memcmp(&before, &f, sizeof(f)) != 0 ? "touched" : "untouched",
+                (long long)held() - (long long)charged);
+        return 1;
+    }
+    return 0;
+}
+
 static int make(const struct call *call)
 {
     struct frame f;
@@ -492,6 +548,8 @@ int calls_run(const char *symbol, const char *frame)
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         if (strcmp(calls[i].symbol, symbol) != 0)
             continue;
+        if (strcmp(frame, "refused") == 0)
+            return refused(&calls[i]);
         if (strcmp(frame, "thread") == 0)
             return in_thread(&calls[i]);
         if (strcmp(frame, "child") == 0)

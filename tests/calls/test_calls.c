@@ -1,5 +1,5 @@
 /*
- * Each HOOK row in each frame, a process each.
+ * Each HOOK row in each frame, a process each; and above the ceiling.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@ static const char *const symbols[] = {
 #define CALL(symbol) #symbol,
 #include "calls_names.inc"
 };
-static const char *const frames[] = {"main", "thread", "constructor", "child"};
+static const char *const frames[] = {"main", "thread", "constructor", "child", "refused"};
 #define SYMBOLS (sizeof(symbols) / sizeof(symbols[0]))
 #define FRAMES (sizeof(frames) / sizeof(frames[0]))
 

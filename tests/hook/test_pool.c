@@ -544,7 +544,7 @@ static int idle_pools_give_back_before_anything_is_refused(void)
     CHECK((other = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0)) != NULL);
     OK(api.cuMemAllocFromPoolAsync(&pointer, 32 * MIB, idle, NULL));
     OK(api.cuMemFreeAsync(pointer, NULL));
-    OK(api.cuMemAlloc_v2(&more, 8 * MIB)); /* 56 of 64 */
+    OK(api.cuMemAlloc_v2(&more, 8 * MIB));                           /* 56 of 64 */
     OK(api.cuMemAllocFromPoolAsync(&pointer, 4 * MIB, other, NULL)); /* takes 32 */
     SAME(charged(0), 56 * MIB);
     OK(api.cuMemFreeAsync(pointer, NULL)); /* idle again */

@@ -417,7 +417,7 @@ static void *create_and_release(void *arg)
 
 static int threads_that_create_and_release_end_at_nothing(void)
 {
-    unsigned rounds = fixture_only_own_programs() ? 200 : 500; /* 8 threads x 8 at a time */
+    unsigned rounds = 2500; /* of 8 at a time: 20,000 a thread */
     pthread_t thread[8];
     void *failed;
 

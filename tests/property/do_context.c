@@ -199,7 +199,8 @@ int do_limit(struct actor *a)
 
     if (a->current == 0)
         return do_context_use(a);
-    value = chance(a, 30) ? c->initial[limit] : c->initial[limit] + draw(a, 1 + (uint32_t)unit_most[limit]);
+    value = chance(a, 30) ? c->initial[limit]
+                          : c->initial[limit] + draw(a, 1 + (uint32_t)unit_most[limit]);
     arm(a, calls);
     result = api.cuCtxSetLimit(limits[limit], value);
     hit = struck(a);

@@ -75,7 +75,8 @@ int do_graph(struct actor *a)
 int do_launch(struct actor *a)
 {
     static const char *const calls[] = {"cuGraphLaunch", "cuGraphUpload",
-                                        "cuDeviceGetGraphMemAttribute", "cuDeviceGraphMemTrim", NULL};
+                                        "cuDeviceGetGraphMemAttribute", "cuDeviceGraphMemTrim",
+                                        NULL};
     struct thing *t = thing_pick(a, GRAPH);
     CUgraphExec exec;
     CUresult result;
@@ -138,7 +139,8 @@ int do_graph_destroy(struct actor *a)
 
 int do_graph_trim(struct actor *a)
 {
-    static const char *const calls[] = {"cuDeviceGraphMemTrim", "cuDeviceGetGraphMemAttribute", NULL};
+    static const char *const calls[] = {"cuDeviceGraphMemTrim", "cuDeviceGetGraphMemAttribute",
+                                        NULL};
 
     arm(a, calls);
     api.cuDeviceGraphMemTrim((CUdevice)draw(a, CARDS));

@@ -53,10 +53,10 @@ int do_old_linear(struct actor *a)
 
 int do_pitched(struct actor *a)
 {
-    static const char *const calls[] = {"cuMemAllocPitch_v2", "cuMemAllocPitch",
-                                        NULL};
+    static const char *const calls[] = {"cuMemAllocPitch_v2", "cuMemAllocPitch", NULL};
     uint64_t width = 1 + draw(a, 5000), rows = 1 + draw(a, 1000), pitch = POISON;
-    uint64_t grain = fixture_draw()->pitch, needed = cost_linear((width + grain - 1) / grain * grain * rows);
+    uint64_t grain = fixture_draw()->pitch,
+             needed = cost_linear((width + grain - 1) / grain * grain * rows);
     unsigned old_pitch = POISON;
     CUdeviceptr_v1 old = POISON;
     CUdeviceptr pointer = POISON;
@@ -183,8 +183,8 @@ static uint64_t half(uint64_t extent, unsigned level)
 }
 
 /* One plane of `unit` bytes an element (a 4 x 4 block where compressed) at all levels. */
-static uint64_t plane(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, uint64_t unit, unsigned block,
-                      unsigned subsampled)
+static uint64_t plane(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels, uint64_t unit,
+                      unsigned block, unsigned subsampled)
 {
     bool layers = (d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
     uint64_t sum = 0;
@@ -278,8 +278,8 @@ int do_array(struct actor *a)
 {
     static const char *const calls[] = {"cuArray3DCreate_v2", "cuArrayCreate_v2", NULL};
     CUDA_ARRAY3D_DESCRIPTOR d = describe(a, false);
-    CUDA_ARRAY_DESCRIPTOR flat = {.Width = d.Width, .Height = d.Height, .Format = d.Format,
-                                  .NumChannels = d.NumChannels};
+    CUDA_ARRAY_DESCRIPTOR flat = {
+        .Width = d.Width, .Height = d.Height, .Format = d.Format, .NumChannels = d.NumChannels};
     CUarray array = (CUarray)(uintptr_t)POISON;
     uint64_t bytes = array_cost(&d, 1);
     CUresult result;

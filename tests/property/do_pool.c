@@ -192,8 +192,8 @@ int do_free_async(struct actor *a)
         return do_free(a);
     pool = t->home;
     arm(a, calls);
-    result = chance(a, 50) ? api.cuMemFreeAsync(t->number, some_stream(a))
-                           : api.cuMemFree_v2(t->number);
+    result =
+        chance(a, 50) ? api.cuMemFreeAsync(t->number, some_stream(a)) : api.cuMemFree_v2(t->number);
     hit = struck(a);
     if (hit)
         a->world->loose = true;

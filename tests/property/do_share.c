@@ -46,10 +46,8 @@ static int fetch(int socket_, struct message *m, int *fd)
 {
     char room[CMSG_SPACE(sizeof(int))];
     struct iovec part = {.iov_base = m, .iov_len = sizeof(*m)};
-    struct msghdr header = {.msg_iov = &part,
-                            .msg_iovlen = 1,
-                            .msg_control = room,
-                            .msg_controllen = sizeof(room)};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
     const struct cmsghdr *control;
     ssize_t got = recvmsg(socket_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
@@ -157,8 +155,8 @@ static int borrow(struct actor *a, const struct message *m, int fd)
         CUmemoryPool pool = NULL;
         CUmemPoolPtrExportData data = m->data;
 
-        GOOD(api.cuMemPoolImportFromShareableHandle(
-            &pool, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        GOOD(api.cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)fd,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
         GOOD(api.cuMemPoolImportPointer(&pointer, pool, &data));
         GOOD(api.cuMemPoolDestroy(pool));
         t = thing_add(a, WINDOW, m->card, pointer, 0);

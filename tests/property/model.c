@@ -112,7 +112,9 @@ bool room_for(struct actor *a, uint64_t bytes)
     if (a->world->quota == 0)
         return true;
     for (const struct thing *t = a->things; t != NULL; t = t->next)
-        sum += t->kind == POOL_POINTER ? whole_pages(t->size) : t->kind == GRAPH ? t->sum : t->bytes;
+        sum += t->kind == POOL_POINTER ? whole_pages(t->size)
+               : t->kind == GRAPH      ? t->sum
+                                       : t->bytes;
     return sum <= a->world->quota;
 }
 
@@ -150,17 +152,17 @@ static bool primary_lives(unsigned card)
 /* For whoever looks into a failure: PROPERTY_TRACE=1 writes the pools after each step. */
 void trace(struct actor *a, uint64_t ledger, uint64_t model, unsigned card)
 {
-    fprintf(stderr, "%llu %s card %u ledger %llu model %llu devices %llu:",
-            (unsigned long long)a->steps, a->doing, card, (unsigned long long)ledger,
-            (unsigned long long)model, (unsigned long long)reserved_by_device(card));
+    fprintf(stderr,
+            "%llu %s card %u ledger %llu model %llu devices %llu:", (unsigned long long)a->steps,
+            a->doing, card, (unsigned long long)ledger, (unsigned long long)model,
+            (unsigned long long)reserved_by_device(card));
     for (const struct thing *t = a->things; t != NULL; t = t->next)
         if (t->kind == POOL && t->card == card)
-            fprintf(stderr, " %s%llx=%llu/%llu", t->destroyed ? "-" : "",
-                    (unsigned long long)t->number,
-                    (unsigned long long)(t->destroyed
-                                             ? 0
-                                             : reserved((CUmemoryPool)(uintptr_t)t->number)),
-                    (unsigned long long)t->live);
+            fprintf(
+                stderr, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
+                (unsigned long long)(t->destroyed ? 0
+                                                  : reserved((CUmemoryPool)(uintptr_t)t->number)),
+                (unsigned long long)t->live);
     fprintf(stderr, "\n");
 }
 

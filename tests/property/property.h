@@ -38,7 +38,7 @@ enum kind {
     GRAPH,
     GRAPH_POINTER,
     PHYSICAL,
-    OPENED,  /* IPC memory of another process */
+    OPENED,   /* IPC memory of another process */
     BORROWED, /* physical memory of another process */
     WINDOW    /* a pointer of another process's pool */
 };
@@ -97,10 +97,12 @@ struct actor {
 struct world {
     uint64_t seed;
     unsigned threads;
-    bool alone;     /* nobody else holds anything: each step is checked, refusals are judged */
-    bool failures;  /* of the driver are injected */
-    bool loose;     /* an inner call failed: the ledger may be above the model until the next settling */
-    uint64_t unread; /* bytes that failed readings since then may have hidden: a pool's chunk, a graph */
+    bool alone;    /* nobody else holds anything: each step is checked, refusals are judged */
+    bool failures; /* of the driver are injected */
+    bool
+        loose; /* an inner call failed: the ledger may be above the model until the next settling */
+    uint64_t
+        unread; /* bytes that failed readings since then may have hidden: a pool's chunk, a graph */
     bool over[CARDS];
     bool primary[CARDS]; /* retained by this process */
     const char *ledger;
@@ -130,7 +132,7 @@ struct thing *thing_add(struct actor *a, enum kind kind, unsigned card, uint64_t
 void thing_drop(struct actor *a, struct thing *thing);
 /* A random one that nobody else holds on to; NULL: none. */
 struct thing *thing_pick(struct actor *a, enum kind kind);
-struct context *here(struct actor *a); /* the current context */
+struct context *here(struct actor *a);          /* the current context */
 bool room_for(struct actor *a, uint64_t bytes); /* in this actor's quota */
 /* The context is gone: what belongs to it is. */
 void things_gone(struct actor *a, CUcontext context);

@@ -40,9 +40,11 @@ struct plan {
 };
 
 static const char *const environment[] = {
-    "VRAMCAP_ENABLE=1", "VRAMCAP_CONTEXT_MIB=16",   "VRAMCAP_SIM_CONTEXT_MIB=16",
-    NULL /* VRAMCAP_MEMORY_MIB */, "VRAMCAP_SIM_CARDS=2x24576", "VRAMCAP_SIM_POOL_CHUNK_MIB=2",
-    "VRAMCAP_SIM_VERSION=13050", "VRAMCAP_LOG=error", "VRAMCAP_LOG_FILE=/dev/null", NULL};
+    "VRAMCAP_ENABLE=1",           "VRAMCAP_CONTEXT_MIB=16",
+    "VRAMCAP_SIM_CONTEXT_MIB=16", NULL /* VRAMCAP_MEMORY_MIB */,
+    "VRAMCAP_SIM_CARDS=2x24576",  "VRAMCAP_SIM_POOL_CHUNK_MIB=2",
+    "VRAMCAP_SIM_VERSION=13050",  "VRAMCAP_LOG=error",
+    "VRAMCAP_LOG_FILE=/dev/null", NULL};
 
 /* Its own ends of the sockets and no others: an end that is closed says that its process is gone. */
 static void pass_on(int fd, bool on)
@@ -51,20 +53,13 @@ static void pass_on(int fd, bool on)
         fcntl(fd, F_SETFD, on ? 0 : FD_CLOEXEC);
 }
 
-static bool start(const struct fixture *f, struct worker *w, const struct plan *plan,
-                  uint64_t seed, int left, int right)
+static bool start(const struct fixture *f, struct worker *w, const struct plan *plan, uint64_t seed,
+                  int left, int right)
 {
     char text[9][24], memory[64];
     const char *argv[11] = {TEST_WORKER}, *extra[sizeof(environment) / sizeof(environment[0])];
-    const unsigned long long numbers[9] = {seed,
-                                           plan->threads,
-                                           plan->alone,
-                                           1,
-                                           plan->ceiling[0],
-                                           plan->ceiling[1],
-                                           plan->quota,
-                                           0,
-                                           0};
+    const unsigned long long numbers[9] = {
+        seed, plan->threads, plan->alone, 1, plan->ceiling[0], plan->ceiling[1], plan->quota, 0, 0};
 
     memset(w, 0, sizeof(*w));
     for (unsigned i = 0; i < 7; i++)
@@ -128,7 +123,8 @@ static bool said(struct worker *w)
 static void everything_agrees(const struct fixture *f, const struct worker *w, unsigned count)
 {
     for (unsigned card = 0; card < CARDS; card++) {
-        uint64_t charged = 0, slack = 0, held = ledger_charged(f->ledger, card), shown = 0, imported = 0;
+        uint64_t charged = 0, slack = 0, held = ledger_charged(f->ledger, card), shown = 0,
+                 imported = 0;
         struct vcap_snapshot s;
 
         for (unsigned i = 0; i < count; i++) {

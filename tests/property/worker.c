@@ -36,45 +36,19 @@ static const struct {
     {                                                                                              \
 #name, weight, do_##name                                                                   \
     }
-    STEP(linear, 10),
-    STEP(old_linear, 3),
-    STEP(pitched, 5),
-    STEP(managed, 4),
-    STEP(free, 16),
-    STEP(free_odd, 1),
-    STEP(hand_over, 4),
-    STEP(array, 5),
-    STEP(mipmap, 4),
-    STEP(array_destroy, 8),
-    STEP(external, 4),
-    STEP(external_destroy, 4),
-    STEP(pool_create, 3),
-    STEP(pool_destroy, 2),
-    STEP(pool_trim, 3),
-    STEP(pool_threshold, 2),
-    STEP(alloc_async, 9),
-    STEP(alloc_from_pool, 9),
-    STEP(free_async, 16),
-    STEP(capture, 1),
-    STEP(synchronize, 6),
-    STEP(physical, 8),
-    STEP(physical_host, 1),
-    STEP(map, 8),
-    STEP(unmap, 8),
-    STEP(retain, 4),
-    STEP(release, 12),
-    STEP(graph, 2),
-    STEP(launch, 4),
-    STEP(graph_destroy, 2),
-    STEP(graph_trim, 2),
-    STEP(context_create, 3),
-    STEP(context_use, 4),
-    STEP(context_destroy, 2),
-    STEP(primary, 2),
-    STEP(limit, 4),
-    STEP(views, 3),
-    STEP(lend, 4),
-    STEP(neighbours, 6),
+    STEP(linear, 10),         STEP(old_linear, 3),     STEP(pitched, 5),
+    STEP(managed, 4),         STEP(free, 16),          STEP(free_odd, 1),
+    STEP(hand_over, 4),       STEP(array, 5),          STEP(mipmap, 4),
+    STEP(array_destroy, 8),   STEP(external, 4),       STEP(external_destroy, 4),
+    STEP(pool_create, 3),     STEP(pool_destroy, 2),   STEP(pool_trim, 3),
+    STEP(pool_threshold, 2),  STEP(alloc_async, 9),    STEP(alloc_from_pool, 9),
+    STEP(free_async, 16),     STEP(capture, 1),        STEP(synchronize, 6),
+    STEP(physical, 8),        STEP(physical_host, 1),  STEP(map, 8),
+    STEP(unmap, 8),           STEP(retain, 4),         STEP(release, 12),
+    STEP(graph, 2),           STEP(launch, 4),         STEP(graph_destroy, 2),
+    STEP(graph_trim, 2),      STEP(context_create, 3), STEP(context_use, 4),
+    STEP(context_destroy, 2), STEP(primary, 2),        STEP(limit, 4),
+    STEP(views, 3),           STEP(lend, 4),           STEP(neighbours, 6),
     STEP(give_back, 3),
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
@@ -123,10 +97,10 @@ static bool held(unsigned card, uint64_t *bytes)
         if (memcmp(gpu->uuid, uuid, sizeof(uuid)) == 0)
             row[card] = gpu;
     }
-    *bytes = row[card] == NULL ? 0
-                               : vcap_lf_total_units(__atomic_load_n(&row[card]->total,
-                                                                     __ATOMIC_SEQ_CST)) *
-                                     VCAP_LF_UNIT_BYTES;
+    *bytes = row[card] == NULL
+                 ? 0
+                 : vcap_lf_total_units(__atomic_load_n(&row[card]->total, __ATOMIC_SEQ_CST)) *
+                       VCAP_LF_UNIT_BYTES;
     return true;
 }
 
@@ -384,7 +358,8 @@ static void answer(int rc)
     }
     if (rc == 0)
         printf("ok %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
-               (unsigned long long)model_bytes(&world, 0), (unsigned long long)model_bytes(&world, 1),
+               (unsigned long long)model_bytes(&world, 0),
+               (unsigned long long)model_bytes(&world, 1),
                (unsigned long long)model_imported(&world, 0),
                (unsigned long long)model_imported(&world, 1), n[0], n[1], n[2], n[3],
                (unsigned long long)model_slack(&world));

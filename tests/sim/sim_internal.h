@@ -55,7 +55,7 @@ bool sim_symbol_present(const char *name, int since);
 
 /* CUDA_VISIBLE_DEVICES into the list below; the number of devices seen. */
 unsigned int sim_devices_select(void);
-#define SIM_LIMITS 11        /* CUlimit as of CUDA 13.5, whatever the header here says */
+#define SIM_LIMITS 11    /* CUlimit as of CUDA 13.5, whatever the header here says */
 #define SIM_SM_COUNT 132 /* multiprocessors of every card */
 extern unsigned int sim_device_count;
 extern unsigned int sim_device_card[SIM_MAX_CARDS]; /* device ordinal -> card */
