@@ -10,6 +10,7 @@
 #include "preload/context.h"
 #include "preload/graph.h"
 #include "preload/pool.h"
+#include "preload/relaxed.h"
 
 static void make_room(CUdevice ordinal, unsigned row)
 {
@@ -275,11 +276,28 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return result;
 }
 
+static void reread_default(CUdevice ordinal, unsigned row)
+{
+    struct vcap_pool *pool = NULL;
+    CUmemoryPool handle = NULL;
+    struct vcap_relaxed r;
+
+    if (vcap_own.cuDeviceGetDefaultMemPool == NULL || !vcap_pools_exist())
+        return;
+    r = vcap_relaxed_begin();
+    if (vcap_own.cuDeviceGetDefaultMemPool(&handle, ordinal) == CUDA_SUCCESS)
+        pool = vcap_pool_get(handle);
+    vcap_relaxed_end(r);
+    if (pool != NULL)
+        vcap_pool_settle(pool, row);
+    vcap_pool_put(pool);
+}
+
 /* Memory of pools outlives a context; only the device's default pool may have given some back. */
 static void gone(CUdevice dev, uint64_t before, bool keeps_context, unsigned row)
 {
     vcap_primary_gone(dev, before, keeps_context);
-    vcap_pools_reread_default(dev, row);
+    reread_default(dev, row);
 }
 
 static CUresult primary_released(CUresult result, CUdevice dev, uint64_t before, unsigned row)

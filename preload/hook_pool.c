@@ -237,6 +237,15 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 /* ---- the life of a pool ---- */
 
+/* What of a pool in this place is charged. */
+static enum vcap_pool_kind kind_of(const CUmemLocation *place, CUmemAllocationType type)
+{
+    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return vcap_process.config.managed == VCAP_MANAGED_IGNORE ? VCAP_POOL_FREE
+                                                                  : VCAP_POOL_CHARGED;
+    return vcap_location_is_device(place) ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
+}
+
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     CUmemoryPool made = NULL;
@@ -246,7 +255,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     result = real.cuMemPoolCreate(pool != NULL ? &made : NULL, poolProps);
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
-    vcap_pool_enter(made, vcap_pool_kind_of(&poolProps->location, poolProps->allocType),
+    vcap_pool_enter(made, kind_of(&poolProps->location, poolProps->allocType),
                     vcap_location_device(&poolProps->location), poolProps->maxSize != 0);
     *pool = made;
     return result;
@@ -314,8 +323,7 @@ static void met(CUmemoryPool handle, const CUmemLocation *location, CUmemAllocat
     struct vcap_pool *known = vcap_pool_get(handle);
 
     if (known == NULL)
-        vcap_pool_enter(handle, vcap_pool_kind_of(location, type), vcap_location_device(location),
-                        false);
+        vcap_pool_enter(handle, kind_of(location, type), vcap_location_device(location), false);
     vcap_pool_put(known);
 }
 

@@ -23,7 +23,6 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/graph.h"
-#include "preload/location.h"
 #include "preload/relaxed.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -54,14 +53,6 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vcap_pool *table;
 
 /* ---- life ---- */
-
-enum vcap_pool_kind vcap_pool_kind_of(const CUmemLocation *place, CUmemAllocationType type)
-{
-    if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
-        return vcap_process.config.managed == VCAP_MANAGED_IGNORE ? VCAP_POOL_FREE
-                                                                  : VCAP_POOL_CHARGED;
-    return vcap_location_is_device(place) ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
-}
 
 enum vcap_pool_kind vcap_pool_kind(const struct vcap_pool *pool)
 {
@@ -643,23 +634,6 @@ bool vcap_pools_exist(void)
 void vcap_pools_trim(CUdevice ordinal, unsigned row)
 {
     each(trim_one, ordinal, row);
-}
-
-void vcap_pools_reread_default(CUdevice ordinal, unsigned row)
-{
-    struct vcap_pool *pool = NULL;
-    CUmemoryPool handle = NULL;
-    struct vcap_relaxed r;
-
-    if (vcap_own.cuDeviceGetDefaultMemPool == NULL || !vcap_pools_exist())
-        return;
-    r = vcap_relaxed_begin();
-    if (vcap_own.cuDeviceGetDefaultMemPool(&handle, ordinal) == CUDA_SUCCESS)
-        pool = vcap_pool_get(handle);
-    vcap_relaxed_end(r);
-    if (pool != NULL)
-        vcap_pool_settle(pool, row);
-    vcap_pool_put(pool);
 }
 
 void vcap_pools_forget(void)

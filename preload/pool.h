@@ -23,9 +23,6 @@ enum vcap_pool_kind {
  * capped: it has a largest size of its own. */
 void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal, bool capped);
 
-/* What of a pool in this place is charged. */
-enum vcap_pool_kind vcap_pool_kind_of(const CUmemLocation *place, CUmemAllocationType type);
-
 /* A known pool, to be put back; NULL: not known. */
 struct vcap_pool *vcap_pool_get(CUmemoryPool handle);
 
@@ -110,9 +107,6 @@ bool vcap_pools_exist(void);
 
 /* On the way to a refusal: gives back what this process's pools on a device hold idle. */
 void vcap_pools_trim(CUdevice ordinal, unsigned row);
-
-/* After a reset of a device's primary context. */
-void vcap_pools_reread_default(CUdevice ordinal, unsigned row);
 
 /* In a forked child: the pools are the parent's. */
 void vcap_pools_forget(void);
