@@ -19,7 +19,9 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/graph.h"
 #include "preload/live.h"
+#include "preload/pool.h"
 
 #define PER_BLOCK 10 /* CU_LIMIT_PER_BLOCK_MEMORY_SIZE, by cuda.h of CUDA 13.5 */
 #define LIMITS (PER_BLOCK + 1)
@@ -274,7 +276,12 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         vcap_device_full(vcap_device(l->ordinal), l->ordinal, VCAP_ROW_cuCtxSetLimit,
                          increase(l, limit, value));
-    if (!settle(l, limit, false)) { /* the driver rounded up to more than there is room for */
+    if (settle(l, limit, false))
+        return result;
+    /* the driver rounded up to more than there is room for */
+    vcap_pools_trim(l->ordinal, VCAP_ROW_cuCtxSetLimit);
+    vcap_graphs_trim(l->ordinal, VCAP_ROW_cuCtxSetLimit);
+    if (!settle(l, limit, false)) {
         ask(l, limit, present);
         settle(l, limit, true);
         result = CUDA_ERROR_OUT_OF_MEMORY;

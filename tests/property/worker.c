@@ -137,7 +137,7 @@ static int below_the_ceiling(struct actor *a)
         if (bytes <= world.ceiling[card])
             world.over[card] = false;
         else if (!world.over[card] && world.unread == 0)
-            return wrong(a, "card %u holds %llu of %llu", card, (unsigned long long)held,
+            return wrong(a, "card %u holds %llu of %llu", card, (unsigned long long)bytes,
                          (unsigned long long)world.ceiling[card]);
     }
     return 0;
