@@ -97,8 +97,8 @@ static void container_line(const struct frame *f, const struct vcap_ledger_set_i
     (void)fprintf(f->to, "%-*.*s ", (int)name, (int)name, item->name);
     if (f->size->columns >= 60) {
         (void)fprintf(f->to, "GPU %-2u ", g->index);
-        unsigned width = clamp(f->size->columns - 8 - name - 44, 4, BAR_MAX);
-        if (f->size->columns >= name + 60 && full != VCAP_UNKNOWN)
+        unsigned width = clamp(f->size->columns - name - 66, 4, BAR_MAX);
+        if (f->size->columns >= name + 70 && full != VCAP_UNKNOWN)
             bar(f, width, g->held_bytes, g->peak_bytes, full);
     }
     (void)fprintf(f->to, " %s of %s", amount(held, g->held_bytes, "?"),
