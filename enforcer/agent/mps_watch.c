@@ -46,7 +46,7 @@ static void tell(const struct vcap_mps_watch *w, enum vcap_mps_event event, cons
         w->config.event(w->config.arg, event, text);
 }
 
-static void enter(struct vcap_mps_watch *w, enum vcap_mps_state state, uint64_t now_ns)
+static void enter(struct vcap_mps_watch *w, enum vcap_mps_watch_state state, uint64_t now_ns)
 {
     if (w->status.state != state)
         w->status.since_ns = now_ns;
@@ -102,7 +102,7 @@ static void look_after_command(struct vcap_mps_watch *w)
 
 static void answered(struct vcap_mps_watch *w, uint64_t now_ns)
 {
-    const enum vcap_mps_state before = w->status.state;
+    const enum vcap_mps_watch_state before = w->status.state;
     char text[128];
 
     w->status.reason = VCAP_MPS_OK;
@@ -404,7 +404,7 @@ const char *vcap_mps_watch_pipe_directory(const struct vcap_mps_watch *w)
     return w->pipe_directory;
 }
 
-const char *vcap_mps_state_name(enum vcap_mps_state state)
+const char *vcap_mps_watch_state_name(enum vcap_mps_watch_state state)
 {
     static const char *const names[] = {"unknown", "absent", "up", "down"};
     return names[state];

@@ -23,7 +23,7 @@
 #define VCAP_MPS_TEXT 200
 #define VCAP_MPS_POLLFDS 3 /* the most that vcap_mps_watch_pollfds() fills in */
 
-enum vcap_mps_state {
+enum vcap_mps_watch_state {
     VCAP_MPS_UNKNOWN, /* not asked yet, or it cannot be asked (no control program) */
     VCAP_MPS_ABSENT,  /* no pipe directory, never was one, and nobody said there must be */
     VCAP_MPS_UP,
@@ -65,7 +65,7 @@ struct vcap_mps_watch_config {
 };
 
 struct vcap_mps_status {
-    enum vcap_mps_state state;
+    enum vcap_mps_watch_state state;
     enum vcap_mps_reason reason; /* of the last try */
     char detail[VCAP_MPS_TEXT];  /* printable words for it; empty if it answered */
     uint32_t server_count;       /* as last heard; at most VCAP_MPS_SERVERS_MAX are kept */
@@ -100,7 +100,7 @@ const struct vcap_mps_status *vcap_mps_watch_status(const struct vcap_mps_watch 
 const char *vcap_mps_watch_pipe_directory(const struct vcap_mps_watch *watch);
 
 /* "unknown", "absent", "up", "down"; "ok", "no_pipe", "no_control", "timeout", ... */
-const char *vcap_mps_state_name(enum vcap_mps_state state);
+const char *vcap_mps_watch_state_name(enum vcap_mps_watch_state state);
 const char *vcap_mps_reason_name(enum vcap_mps_reason reason);
 
 #endif

@@ -143,15 +143,15 @@ static void one_round(struct vcap_mps_watch *w, int at_most_ms)
 }
 
 /* Drives the watch until it is in that state; fails after 20 s. */
-static void drive_to(struct vcap_mps_watch *w, enum vcap_mps_state wanted)
+static void drive_to(struct vcap_mps_watch *w, enum vcap_mps_watch_state wanted)
 {
     const uint64_t until = now_ns() + UINT64_C(20000000000);
     while (vcap_mps_watch_status(w)->state != wanted) {
         if (now_ns() > until)
             fail_msg("still %s (%s: %s), not %s",
-                     vcap_mps_state_name(vcap_mps_watch_status(w)->state),
+                     vcap_mps_watch_state_name(vcap_mps_watch_status(w)->state),
                      vcap_mps_reason_name(vcap_mps_watch_status(w)->reason),
-                     vcap_mps_watch_status(w)->detail, vcap_mps_state_name(wanted));
+                     vcap_mps_watch_status(w)->detail, vcap_mps_watch_state_name(wanted));
         one_round(w, 50);
     }
 }
