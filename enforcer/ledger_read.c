@@ -8,7 +8,7 @@
  *   - the sum of the cells is compared with a GPU's total only if that total read the same before
  *     and after all the cells, so that no move came between;
  *   - events are judged one by one (ledger_read_event.c).
- * A word that cannot be is read again (up to TRIES) before the ledger is called untrusted.
+ * A word that cannot be is read again (up to VCAP_READ_TRIES) before the ledger is called untrusted.
  */
 #include "enforcer/ledger_read.h"
 
@@ -22,38 +22,13 @@
 
 #include "enforcer/ledger_check.h"
 #include "enforcer/ledger_read_open.h"
+#include "enforcer/ledger_read_part.h"
 
 #define FILE_BYTES_MAX (UINT64_C(64) << 20) /* the largest ledger of version 1 has 10 MiB */
 #define AMOUNT_BYTES_MAX (VCAP_LF_UNITS_MAX * VCAP_LF_UNIT_BYTES)
-#define TRIES 4
 #define LIFE_BUDGET_NS UINT64_C(100000000) /* for all lock checks of one snapshot together */
 
-/* One slot with its cells, copied at one moment. */
-struct slot_copy {
-    struct vcap_lf_slot slot;
-    struct vcap_lf_cell cells[VCAP_LF_GPUS_MAX];
-    enum vcap_life life;
-    bool taken;
-};
-
-struct reading {
-    int fd;
-    struct vcap_lf_header header; /* the one that was checked; never read again for geometry */
-    size_t size;
-    unsigned char *file; /* private copy of the whole file */
-    struct vcap_lf_gpu gpus[VCAP_LF_GPUS_MAX];
-    bool total_is_stable[VCAP_LF_GPUS_MAX];
-    uint32_t gpu_position[VCAP_LF_GPUS_MAX]; /* row -> position in the snapshot; UINT32_MAX */
-    struct slot_copy *slots;
-    uint64_t life_deadline_ns;
-    uint64_t pidns;
-    char *why;
-    size_t why_size;
-};
-
-#define UNTRUSTED(r, ...) vcap_read_refuse((r)->why, (r)->why_size, EINVAL, __VA_ARGS__)
-
-static uint64_t now_ns(void)
+uint64_t vcap_read_now_ns(void)
 {
     struct timespec t;
     if (clock_gettime(CLOCK_MONOTONIC, &t) != 0)
@@ -71,7 +46,7 @@ static void format_uuid(char text[VCAP_UUID_TEXT], const uint8_t u[16], bool mig
 
 /* ---- bytes ---- */
 
-static int read_exact(const struct reading *r, void *buffer, size_t size, uint64_t offset)
+int vcap_read_exact(const struct vcap_reading *r, void *buffer, size_t size, uint64_t offset)
 {
     unsigned char *at = buffer;
     while (size > 0) {
@@ -82,7 +57,7 @@ static int read_exact(const struct reading *r, void *buffer, size_t size, uint64
             return vcap_read_refuse(r->why, r->why_size, errno == EINVAL ? EIO : errno, "%s",
                                     strerror(errno));
         if (n == 0)
-            return UNTRUSTED(r, "truncated while it was read");
+            return VCAP_READ_UNTRUSTED(r, "truncated while it was read");
         at += n;
         size -= (size_t)n;
         offset += (uint64_t)n;
@@ -90,214 +65,79 @@ static int read_exact(const struct reading *r, void *buffer, size_t size, uint64
     return 0;
 }
 
-/* Strides may be larger than the structs that this build knows, offsets need not be aligned: copy.
- */
-static uint64_t slot_at(const struct vcap_lf_header *h, uint32_t slot)
+/* One table of the checked header to its place in the private copy. */
+static int read_table(const struct vcap_reading *r, uint32_t offset, uint32_t stride,
+                      uint32_t count)
 {
-    return h->slot_offset + (uint64_t)slot * h->slot_stride;
-}
-
-static uint64_t cells_at(const struct vcap_lf_header *h, uint32_t slot)
-{
-    return h->cell_offset + (uint64_t)slot * h->gpu_count * h->cell_stride;
-}
-
-static void copy_cells(struct slot_copy *copy, const unsigned char *from,
-                       const struct vcap_lf_header *h)
-{
-    for (uint32_t g = 0; g < h->gpu_count; g++)
-        memcpy(&copy->cells[g], from + (size_t)g * h->cell_stride, sizeof copy->cells[g]);
+    if (count == 0)
+        return 0;
+    return vcap_read_exact(r, r->file + offset, (size_t)stride * count, offset);
 }
 
 /* ---- validation of single words ---- */
 
-static int check_amount(const struct reading *r, const char *table, uint32_t number,
-                        const char *what, uint64_t bytes)
+int vcap_read_check_amount(const struct vcap_reading *r, const char *table, uint32_t number,
+                           const char *what, uint64_t bytes)
 {
     if (bytes <= AMOUNT_BYTES_MAX)
         return 0;
-    return UNTRUSTED(r, "%s %u: impossible %s of %llu bytes", table, number, what,
-                     (unsigned long long)bytes);
+    return VCAP_READ_UNTRUSTED(r, "%s %u: impossible %s of %llu bytes", table, number, what,
+                               (unsigned long long)bytes);
 }
 
-static int check_gpu(const struct reading *r, uint32_t row)
+static int check_gpu(const struct vcap_reading *r, uint32_t row)
 {
     const struct vcap_lf_gpu *g = &r->gpus[row];
     uint32_t source = vcap_lf_ceiling_source(g->ceiling);
     uint64_t units = vcap_lf_ceiling_units(g->ceiling);
     int error;
     if (source > VCAP_LF_SOURCE_LAST || (source == VCAP_LF_SOURCE_UNSET && units != 0))
-        return UNTRUSTED(r, "GPU row %u: ceiling from unknown source %u", row, source);
+        return VCAP_READ_UNTRUSTED(r, "GPU row %u: ceiling from unknown source %u", row, source);
     if (units > VCAP_LF_UNITS_MAX)
-        return UNTRUSTED(r, "GPU row %u: impossible ceiling", row);
+        return VCAP_READ_UNTRUSTED(r, "GPU row %u: impossible ceiling", row);
     if (vcap_lf_total_slot(g->total) >= r->header.slot_count)
-        return UNTRUSTED(r, "GPU row %u: total moved by slot %u of %u", row,
-                         vcap_lf_total_slot(g->total), r->header.slot_count);
+        return VCAP_READ_UNTRUSTED(r, "GPU row %u: total moved by slot %u of %u", row,
+                                   vcap_lf_total_slot(g->total), r->header.slot_count);
     if (vcap_lf_op(g->total) == 0 && g->total != 0)
-        return UNTRUSTED(r, "GPU row %u: total without an operation number", row);
-    if ((error = check_amount(r, "GPU row", row, "peak", g->peak_bytes)) != 0)
+        return VCAP_READ_UNTRUSTED(r, "GPU row %u: total without an operation number", row);
+    if ((error = vcap_read_check_amount(r, "GPU row", row, "peak", g->peak_bytes)) != 0)
         return error;
-    return check_amount(r, "GPU row", row, "amount over the ceiling", g->over_bytes);
-}
-
-static int check_state(const struct reading *r, uint32_t slot, uint64_t state)
-{
-    uint32_t status = vcap_lf_state_status(state), kind = vcap_lf_state_kind(state);
-    if (status > VCAP_LF_DEAD)
-        return UNTRUSTED(r, "slot %u: unknown status %u", slot, status);
-    if (kind > VCAP_LF_KIND_PID || (status != VCAP_LF_FREE && kind == VCAP_LF_KIND_NONE))
-        return UNTRUSTED(r, "slot %u: unknown liveness kind %u", slot, kind);
-    return 0;
-}
-
-static int check_cell(const struct reading *r, uint32_t slot, const struct vcap_lf_cell *c)
-{
-    int64_t delta = vcap_lf_intent_delta(c->intent);
-    int error;
-    if (vcap_lf_charged_units(c->charged) > VCAP_LF_UNITS_MAX)
-        return UNTRUSTED(r, "slot %u: impossible charge", slot);
-    if (vcap_lf_op(c->charged) == 0 && c->charged != 0)
-        return UNTRUSTED(r, "slot %u: charge without an operation number", slot);
-    if (delta > (int64_t)VCAP_LF_UNITS_MAX || delta < -(int64_t)VCAP_LF_UNITS_MAX)
-        return UNTRUSTED(r, "slot %u: impossible intent", slot);
-    if (c->ack > VCAP_LF_OP_MASK)
-        return UNTRUSTED(r, "slot %u: impossible operation number", slot);
-    if ((error = check_amount(r, "slot", slot, "peak", c->peak_bytes)) != 0 ||
-        (error = check_amount(r, "slot", slot, "import", c->imported_bytes)) != 0)
-        return error;
-    if (c->overhead_bytes != VCAP_UNKNOWN)
-        return check_amount(r, "slot", slot, "overhead", c->overhead_bytes);
-    return 0;
-}
-
-/* ---- slots ---- */
-
-static bool move_is_in_flight(const struct vcap_lf_cell *c)
-{
-    return vcap_lf_op(c->intent) == vcap_lf_next_op(vcap_lf_op(c->charged));
-}
-
-/* What a slot holds of a total: its settled charge, and a move in flight if that took effect. */
-static uint64_t held_units(const struct vcap_lf_cell *c, uint32_t slot, uint64_t total)
-{
-    uint64_t units = vcap_lf_charged_units(c->charged);
-    uint64_t op = vcap_lf_op(c->intent);
-    if (!move_is_in_flight(c) ||
-        !((vcap_lf_total_slot(total) == slot && vcap_lf_op(total) == op) || c->ack == op))
-        return units;
-    int64_t after = (int64_t)units + vcap_lf_intent_delta(c->intent);
-    return after < 0 ? 0 : (uint64_t)after;
-}
-
-static int read_state(const struct reading *r, uint32_t slot, uint64_t *state)
-{
-    return read_exact(r, state, sizeof *state, slot_at(&r->header, slot));
-}
-
-/* Copies slot and cells so that all of it is of one owner.  Left untaken: FREE, or in flux. */
-static int read_slot(const struct reading *r, uint32_t number, struct slot_copy *copy,
-                     bool *in_flux)
-{
-    const struct vcap_lf_header *h = &r->header;
-    const size_t cells_size = (size_t)h->gpu_count * h->cell_stride;
-    unsigned char *cells = malloc(cells_size);
-    if (!cells)
-        return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
-    int error = 0;
-    for (int i = 0; i < TRIES; i++) {
-        uint64_t before, after;
-        if ((error = read_state(r, number, &before)) != 0 ||
-            (error = check_state(r, number, before)) != 0)
-            goto out;
-        if (vcap_lf_state_status(before) == VCAP_LF_FREE)
-            goto out;
-        if ((error = read_exact(r, &copy->slot, sizeof copy->slot, slot_at(h, number))) != 0 ||
-            (error = read_exact(r, cells, cells_size, cells_at(h, number))) != 0)
-            goto out;
-        copy_cells(copy, cells, h);
-        copy->life = VCAP_LIFE_UNKNOWN;
-        if (vcap_lf_state_status(before) == VCAP_LF_DEAD)
-            copy->life = VCAP_LIFE_DEAD;
-        else if (now_ns() < r->life_deadline_ns)
-            copy->life = vcap_slot_life(&copy->slot, number, r->fd, r->pidns);
-        if ((error = read_state(r, number, &after)) != 0)
-            goto out;
-        if (copy->slot.state == before && after == before) {
-            copy->taken = true;
-            goto out;
-        }
-    }
-    *in_flux = true;
-out:
-    free(cells);
-    return error;
-}
-
-static int read_slots(struct reading *r, uint32_t *in_flux)
-{
-    const struct vcap_lf_header *h = &r->header;
-    for (uint32_t s = 0; s < h->slot_count; s++) {
-        struct slot_copy *copy = &r->slots[s];
-        bool changed = false;
-        int error;
-        copy->taken = false;
-        memcpy(&copy->slot, r->file + slot_at(h, s), sizeof copy->slot);
-        copy_cells(copy, r->file + cells_at(h, s), h);
-        if ((error = check_state(r, s, copy->slot.state)) != 0)
-            return error;
-        if (vcap_lf_state_status(copy->slot.state) != VCAP_LF_FREE &&
-            (error = read_slot(r, s, copy, &changed)) != 0)
-            return error;
-        *in_flux += changed;
-        for (uint32_t g = 0; g < h->gpu_count; g++)
-            if ((error = check_cell(r, s, &copy->cells[g])) != 0)
-                return error;
-        if (copy->taken && (copy->slot.pid == 0 || copy->slot.pid > INT32_MAX))
-            return UNTRUSTED(r, "slot %u: impossible pid %u", s, copy->slot.pid);
-    }
-    return 0;
-}
-
-static bool uses_gpu(const struct slot_copy *copy, uint32_t row)
-{
-    const struct vcap_lf_cell *c = &copy->cells[row];
-    return (copy->slot.index_mask >> row & 1u) || vcap_lf_charged_units(c->charged) != 0 ||
-           c->peak_bytes != 0 || c->imported_bytes != 0;
+    return vcap_read_check_amount(r, "GPU row", row, "amount over the ceiling", g->over_bytes);
 }
 
 /* ---- GPUs ---- */
 
 /* Do the cells add up?  Only said of a total that stood still while they were read. */
-static bool cells_disagree(const struct reading *r, uint32_t row)
+static bool cells_disagree(const struct vcap_reading *r, uint32_t row)
 {
     uint64_t total = r->gpus[row].total, sum = 0, in_flight = 0;
     if (!r->total_is_stable[row])
         return false;
-    for (uint32_t s = 0; s < r->header.slot_count; s++) {
+    for (uint32_t s = 0; s < r->copy_count; s++) {
         const struct vcap_lf_cell *c = &r->slots[s].cells[row];
         int64_t delta = vcap_lf_intent_delta(c->intent);
-        if (move_is_in_flight(c))
+        if (vcap_read_move_is_in_flight(c))
             in_flight += (uint64_t)(delta < 0 ? -delta : delta);
         else if (vcap_lf_op(c->intent) != vcap_lf_op(c->charged))
             return false; /* read in the middle of two moves */
-        sum += held_units(c, s, total);
+        sum += vcap_read_held_units(c, r->slots[s].number, total);
     }
     uint64_t units = vcap_lf_total_units(total);
     return (sum > units ? sum - units : units - sum) > in_flight;
 }
 
-static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot_gpu *out)
+static void fill_gpu(const struct vcap_reading *r, uint32_t row, struct vcap_snapshot_gpu *out)
 {
     const struct vcap_lf_gpu *g = &r->gpus[row];
     uint64_t gone_units = 0, overhead = 0, held, room;
     bool overhead_known = true;
-    for (uint32_t s = 0; s < r->header.slot_count; s++) {
-        const struct slot_copy *copy = &r->slots[s];
-        if (!copy->taken || !uses_gpu(copy, row))
+    for (uint32_t s = 0; s < r->copy_count; s++) {
+        const struct vcap_read_slot *copy = &r->slots[s];
+        if (!copy->taken || !vcap_read_uses_gpu(copy, row))
             continue;
         const struct vcap_lf_cell *c = &copy->cells[row];
         if (copy->life == VCAP_LIFE_DEAD)
-            gone_units += held_units(c, s, g->total);
+            gone_units += vcap_read_held_units(c, copy->number, g->total);
         else if (c->overhead_bytes == VCAP_UNKNOWN)
             overhead_known = false;
         else
@@ -344,13 +184,15 @@ static void fill_gpu(const struct reading *r, uint32_t row, struct vcap_snapshot
     out->disagrees = cells_disagree(r, row);
 }
 
-static int read_gpus_again(struct reading *r)
+static int read_gpus_again(struct vcap_reading *r)
 {
     const struct vcap_lf_header *h = &r->header;
     for (uint32_t row = 0; row < h->gpu_count; row++) {
         struct vcap_lf_gpu again;
+        if (r->gpus[row].claim == 0)
+            continue;
         int error =
-            read_exact(r, &again, sizeof again, h->gpu_offset + (uint64_t)row * h->gpu_stride);
+            vcap_read_exact(r, &again, sizeof again, h->gpu_offset + (uint64_t)row * h->gpu_stride);
         if (error)
             return error;
         r->total_is_stable[row] = again.total == r->gpus[row].total;
@@ -360,13 +202,27 @@ static int read_gpus_again(struct reading *r)
 
 /* ---- the whole ---- */
 
-static int fill_events(const struct reading *r, struct vcap_snapshot *out)
+static int fill_events(const struct vcap_reading *r, struct vcap_snapshot *out)
 {
     uint64_t next = 0;
-    int error = read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
+    int error = vcap_read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
     if (error)
         return error;
-    return vcap_read_events(&r->header, r->file, next, r->gpu_position, out, r->why, r->why_size);
+    const uint64_t from = r->wish->events_from ? r->wish->events_from : 1;
+    if (next <= from) { /* the ring was not read */
+        out->event_capacity = r->header.event_count;
+        out->event_next = next ? next : 1;
+        return 0;
+    }
+    if (r->wish->taken_only) {
+        const struct vcap_lf_header *h = &r->header;
+        if ((error = read_table(r, h->event_offset, h->event_stride, h->event_count)) != 0 ||
+            (error = vcap_read_exact(r, &next, sizeof next,
+                                     offsetof(struct vcap_lf_header, event_next))) != 0)
+            return error;
+    }
+    return vcap_read_events(&r->header, r->file, from, next, r->gpu_position, out, r->why,
+                            r->why_size);
 }
 
 /* What a process holds less its known overhead, which is shown apart. */
@@ -377,13 +233,14 @@ static uint64_t without_overhead(uint64_t held, const struct vcap_lf_cell *c)
     return held > c->overhead_bytes ? held - c->overhead_bytes : 0;
 }
 
-static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
+static int fill_processes(const struct vcap_reading *r, struct vcap_snapshot *out)
 {
-    out->processes = calloc(r->header.slot_count, sizeof *out->processes);
+    out->processes = calloc(r->copy_count ? r->copy_count : 1, sizeof *out->processes);
     if (!out->processes)
         return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
-    for (uint32_t s = 0; s < r->header.slot_count; s++) {
-        const struct slot_copy *copy = &r->slots[s];
+    for (uint32_t i = 0; i < r->copy_count; i++) {
+        const struct vcap_read_slot *copy = &r->slots[i];
+        const uint32_t s = copy->number;
         if (!copy->taken)
             continue;
         struct vcap_snapshot_process *p = &out->processes[out->process_count++];
@@ -410,9 +267,9 @@ static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
         for (uint32_t g = 0; g < out->gpu_count; g++) {
             uint32_t row = out->gpus[g].row;
             const struct vcap_lf_cell *c = &copy->cells[row];
-            if (!uses_gpu(copy, row))
+            if (!vcap_read_uses_gpu(copy, row))
                 continue;
-            uint64_t held = held_units(c, s, r->gpus[row].total) * VCAP_LF_UNIT_BYTES;
+            uint64_t held = vcap_read_held_units(c, s, r->gpus[row].total) * VCAP_LF_UNIT_BYTES;
             p->charges[p->charge_count++] = (struct vcap_snapshot_charge){
                 .gpu = g,
                 .held_bytes = held,
@@ -427,7 +284,7 @@ static int fill_processes(const struct reading *r, struct vcap_snapshot *out)
     return 0;
 }
 
-static int fill_gpus(struct reading *r, struct vcap_snapshot *out)
+static int fill_gpus(struct vcap_reading *r, struct vcap_snapshot *out)
 {
     out->gpus = calloc(r->header.gpu_count, sizeof *out->gpus);
     if (!out->gpus)
@@ -443,7 +300,7 @@ static int fill_gpus(struct reading *r, struct vcap_snapshot *out)
 }
 
 /* Only the library reads exports; that they are sane says that the file is. */
-static int check_exports(const struct reading *r)
+static int check_exports(const struct vcap_reading *r)
 {
     const struct vcap_lf_header *h = &r->header;
     for (uint32_t i = 0; i < h->export_count; i++) {
@@ -452,19 +309,24 @@ static int check_exports(const struct reading *r)
         if (e.owner == 0 || e.owner != e.writer || (e.sequence & 1) != 0)
             continue;
         if (vcap_lf_owner_slot(e.owner) >= h->slot_count || e.gpu >= h->gpu_count)
-            return UNTRUSTED(r, "export %u: of slot %u, GPU row %u", i, vcap_lf_owner_slot(e.owner),
-                             e.gpu);
-        int error = check_amount(r, "export", i, "size", e.size);
+            return VCAP_READ_UNTRUSTED(r, "export %u: of slot %u, GPU row %u", i,
+                                       vcap_lf_owner_slot(e.owner), e.gpu);
+        int error = vcap_read_check_amount(r, "export", i, "size", e.size);
         if (error)
             return error;
     }
     return 0;
 }
 
-static int read_tables(struct reading *r, struct vcap_snapshot *out)
+static int read_tables(struct vcap_reading *r, struct vcap_snapshot *out)
 {
     const struct vcap_lf_header *h = &r->header;
-    int error = read_exact(r, r->file, r->size, 0);
+    int error;
+    if (!r->wish->taken_only)
+        error = vcap_read_exact(r, r->file, r->size, 0);
+    else if ((error = read_table(r, h->gpu_offset, h->gpu_stride, h->gpu_count)) == 0 &&
+             (error = read_table(r, h->slot_offset, h->slot_stride, h->slot_count)) == 0)
+        error = read_table(r, h->export_offset, h->export_stride, h->export_count);
     for (uint32_t row = 0; !error && row < h->gpu_count; row++) {
         memcpy(&r->gpus[row], r->file + h->gpu_offset + (size_t)row * h->gpu_stride,
                sizeof r->gpus[row]);
@@ -474,7 +336,7 @@ static int read_tables(struct reading *r, struct vcap_snapshot *out)
     if (!error)
         error = check_exports(r);
     if (!error)
-        error = read_slots(r, &out->slots_in_flux);
+        error = vcap_read_slots(r, &out->slots_in_flux);
     if (!error)
         error = read_gpus_again(r);
     if (!error)
@@ -486,7 +348,8 @@ static int read_tables(struct reading *r, struct vcap_snapshot *out)
     return error;
 }
 
-static void fill_header(const struct reading *r, const struct stat *st, struct vcap_snapshot *out)
+static void fill_header(const struct vcap_reading *r, const struct stat *st,
+                        struct vcap_snapshot *out)
 {
     const struct vcap_lf_header *h = &r->header;
     out->version = h->version;
@@ -505,27 +368,30 @@ static void fill_header(const struct reading *r, const struct stat *st, struct v
     out->slot_count = h->slot_count;
 }
 
-static int check_file(struct reading *r, struct stat *st)
+static int check_file(struct vcap_reading *r, struct stat *st)
 {
     if (fstat(r->fd, st) != 0)
         return vcap_read_refuse(r->why, r->why_size, errno, "%s", strerror(errno));
     if (!S_ISREG(st->st_mode))
-        return UNTRUSTED(r, "%s", vcap_read_file_kind(st->st_mode));
+        return VCAP_READ_UNTRUSTED(r, "%s", vcap_read_file_kind(st->st_mode));
     if (st->st_size == 0)
-        return UNTRUSTED(r, "the file is empty");
+        return VCAP_READ_UNTRUSTED(r, "the file is empty");
     if ((uint64_t)st->st_size < sizeof r->header)
-        return UNTRUSTED(r, "%lld bytes are too few for a ledger", (long long)st->st_size);
-    if ((uint64_t)st->st_size > FILE_BYTES_MAX)
-        return UNTRUSTED(r, "%lld bytes are too many for a ledger", (long long)st->st_size);
-    int error = read_exact(r, &r->header, sizeof r->header, 0);
+        return VCAP_READ_UNTRUSTED(r, "%lld bytes are too few for a ledger",
+                                   (long long)st->st_size);
+    if ((uint64_t)st->st_size > (r->wish->bytes_max ? r->wish->bytes_max : FILE_BYTES_MAX))
+        return VCAP_READ_UNTRUSTED(r, "%lld bytes are too many for a ledger",
+                                   (long long)st->st_size);
+    int error = vcap_read_exact(r, &r->header, sizeof r->header, 0);
     if (error)
         return error;
     return vcap_ledger_check_header(&r->header, (uint64_t)st->st_size, 0, r->why, r->why_size);
 }
 
-int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t why_size)
+int vcap_snapshot_read_wish(int fd, const struct vcap_read_wish *wish, struct vcap_snapshot *out,
+                            char *why, size_t why_size)
 {
-    struct reading r = {.fd = fd, .why = why, .why_size = why_size};
+    struct vcap_reading r = {.fd = fd, .wish = wish, .why = why, .why_size = why_size};
     struct vcap_snapshot snapshot = {0};
     struct stat st;
     int error = check_file(&r, &st);
@@ -533,14 +399,13 @@ int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t w
         return error;
     r.size = (size_t)st.st_size;
     r.pidns = vcap_pidns_inode();
-    r.life_deadline_ns = now_ns() + LIFE_BUDGET_NS;
+    r.life_deadline_ns = vcap_read_now_ns() + (wish->budget_ns ? wish->budget_ns : LIFE_BUDGET_NS);
     r.file = malloc(r.size);
-    r.slots = calloc(r.header.slot_count, sizeof *r.slots);
-    if (!r.file || !r.slots) {
+    if (!r.file) {
         error = vcap_read_refuse(why, why_size, ENOMEM, "%s", strerror(ENOMEM));
         goto out;
     }
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < VCAP_READ_TRIES; i++) {
         vcap_snapshot_free(&snapshot);
         fill_header(&r, &st, &snapshot);
         error = read_tables(&r, &snapshot);
@@ -555,6 +420,12 @@ out:
     free(r.file);
     free(r.slots);
     return error;
+}
+
+int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t why_size)
+{
+    const struct vcap_read_wish all = {0};
+    return vcap_snapshot_read_wish(fd, &all, out, why, why_size);
 }
 
 int vcap_snapshot_read(const char *path, struct vcap_snapshot *out, char *why, size_t why_size)

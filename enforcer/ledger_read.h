@@ -123,6 +123,18 @@ int vcap_snapshot_read(const char *path, struct vcap_snapshot *out, char *why, s
  * ran). */
 int vcap_snapshot_read_fd(int fd, struct vcap_snapshot *out, char *why, size_t why_size);
 
+/* How much of a ledger is wanted.  All zero: everything. */
+struct vcap_read_wish {
+    uint64_t events_from; /* no events below this number; the ring is not read without newer ones,
+                             and events_lost counts from here */
+    bool taken_only;      /* only slots that are not FREE: a fraction of the bytes is read, and what
+                             lies in the cells of free slots is not judged */
+    uint64_t bytes_max;   /* no larger file; 0: 64 MiB */
+    uint64_t budget_ns;   /* for all questions about locks together; 0: 100 ms */
+};
+int vcap_snapshot_read_wish(int fd, const struct vcap_read_wish *wish, struct vcap_snapshot *out,
+                            char *why, size_t why_size);
+
 void vcap_snapshot_free(struct vcap_snapshot *snapshot);
 
 /* Words for people and JSON: "none", "host", "env", "mps", "conf", "dmem", "nvml",

@@ -32,9 +32,9 @@ static void fill(struct vcap_snapshot_event *to, const struct vcap_lf_event *e,
     vcap_read_copy_text(to->name, sizeof to->name, e->name, sizeof e->name);
 }
 
-int vcap_read_events(const struct vcap_lf_header *h, const unsigned char *file, uint64_t next,
-                     const uint32_t *gpu_position, struct vcap_snapshot *out, char *why,
-                     size_t why_size)
+int vcap_read_events(const struct vcap_lf_header *h, const unsigned char *file, uint64_t from,
+                     uint64_t next, const uint32_t *gpu_position, struct vcap_snapshot *out,
+                     char *why, size_t why_size)
 {
     if (next == 0)
         next = 1;
@@ -51,13 +51,15 @@ int vcap_read_events(const struct vcap_lf_header *h, const unsigned char *file, 
          * torn */
         if (e.begin != e.end || e.begin == 0 || e.begin >= next || next - e.begin > h->event_count)
             continue;
-        fill(&out->events[n++], &e, h, gpu_position);
+        if (e.begin >= from)
+            fill(&out->events[n++], &e, h, gpu_position);
     }
     qsort(out->events, n, sizeof *out->events, by_sequence);
     for (uint32_t i = 0; i < n; i++)
         if (out->event_count == 0 ||
             out->events[out->event_count - 1].sequence != out->events[i].sequence)
             out->events[out->event_count++] = out->events[i];
-    out->events_lost = next - 1 - out->event_count;
+    out->events_lost =
+        next > from && next - from > out->event_count ? next - from - out->event_count : 0;
     return 0;
 }

@@ -23,10 +23,10 @@ void vcap_read_copy_text(char *to, size_t to_size, const char *from, size_t from
 
 /*
  * The event part of a snapshot from a private copy of the file.  next: header.event_next, read after the
- * copy was made; gpu_position: row -> position in the snapshot, UINT32_MAX.  0 or -ENOMEM.
+ * copy was made; from: no events below this number (at least 1); gpu_position: row -> position in the snapshot, UINT32_MAX.  0 or -ENOMEM.
  */
-int vcap_read_events(const struct vcap_lf_header *h, const unsigned char *file, uint64_t next,
-                     const uint32_t *gpu_position, struct vcap_snapshot *out, char *why,
-                     size_t why_size);
+int vcap_read_events(const struct vcap_lf_header *h, const unsigned char *file, uint64_t from,
+                     uint64_t next, const uint32_t *gpu_position, struct vcap_snapshot *out,
+                     char *why, size_t why_size);
 
 #endif

@@ -26,6 +26,7 @@
 static char folder[64], path[128], why[256];
 static struct image image;
 static struct vcap_snapshot snapshot;
+static bool taken_only;
 
 static int setup(void **state)
 {
@@ -47,17 +48,31 @@ static int teardown(void **state)
     return rmdir(folder);
 }
 
+/* Both ways: everything, or what the agent reads again and again. */
+static int read_path(const char *name)
+{
+    const struct vcap_read_wish taken = {.taken_only = true};
+    if (!taken_only)
+        return vcap_snapshot_read(name, &snapshot, why, sizeof why);
+    int fd = vcap_ledger_read_open(name, why, sizeof why);
+    if (fd < 0)
+        return fd;
+    int error = vcap_snapshot_read_wish(fd, &taken, &snapshot, why, sizeof why);
+    (void)close(fd);
+    return error;
+}
+
 static int read_image(void)
 {
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     vcap_snapshot_free(&snapshot);
-    return vcap_snapshot_read(path, &snapshot, why, sizeof why);
+    return read_path(path);
 }
 
 static void refused_because(const char *reason)
 {
     why[0] = '\0';
-    assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), -EINVAL);
+    assert_int_equal(read_path(path), -EINVAL);
     if (!strstr(why, reason))
         fail_msg("expected '%s', got '%s'", reason, why);
 }
@@ -92,11 +107,11 @@ static void anything_but_a_regular_file_is_untrusted(void **state)
     refused_because("a socket");
     (void)close(fd);
 
-    assert_int_equal(vcap_snapshot_read("/dev/zero", &snapshot, why, sizeof why), -EINVAL);
+    assert_int_equal(read_path("/dev/zero"), -EINVAL);
     assert_string_equal(why, "a device");
-    assert_int_equal(vcap_snapshot_read("/", &snapshot, why, sizeof why), -EINVAL);
-    assert_int_equal(vcap_snapshot_read("..", &snapshot, why, sizeof why), -EINVAL);
-    assert_int_equal(vcap_snapshot_read("/tmp/", &snapshot, why, sizeof why), -EINVAL);
+    assert_int_equal(read_path("/"), -EINVAL);
+    assert_int_equal(read_path(".."), -EINVAL);
+    assert_int_equal(read_path("/tmp/"), -EINVAL);
 }
 
 static void a_link_to_a_good_ledger_is_untrusted_but_a_linked_folder_is_not(void **state)
@@ -108,10 +123,10 @@ static void a_link_to_a_good_ledger_is_untrusted_but_a_linked_folder_is_not(void
     assert_int_equal(symlink(folder, link), 0);
     (void)snprintf(through, sizeof through, "%s/ledger", link);
     vcap_snapshot_free(&snapshot);
-    int through_folder = vcap_snapshot_read(through, &snapshot, why, sizeof why);
+    int through_folder = read_path(through);
     (void)unlink(link);
     assert_int_equal(symlink(path, link), 0);
-    int through_link = vcap_snapshot_read(link, &snapshot, why, sizeof why);
+    int through_link = read_path(link);
     (void)unlink(link);
     assert_int_equal(through_folder, 0);
     assert_int_equal(through_link, -EINVAL);
@@ -131,9 +146,9 @@ static void a_lease_cannot_hang_the_reader(void **state)
 static void a_missing_file_is_an_error_and_no_finding(void **state)
 {
     (void)state;
-    assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), -ENOENT);
-    assert_int_equal(vcap_snapshot_read("", &snapshot, why, sizeof why), -ENOENT);
-    assert_int_equal(vcap_snapshot_read("/nowhere/x", &snapshot, why, sizeof why), -ENOENT);
+    assert_int_equal(read_path(path), -ENOENT);
+    assert_int_equal(read_path(""), -ENOENT);
+    assert_int_equal(read_path("/nowhere/x"), -ENOENT);
 }
 
 static void every_wrong_length_is_untrusted(void **state)
@@ -143,7 +158,7 @@ static void every_wrong_length_is_untrusted(void **state)
     refused_because("empty");
     for (size_t size = 1; size < sizeof image; size += 97) {
         assert_int_equal(image_write(&image, size, path), 0);
-        assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), -EINVAL);
+        assert_int_equal(read_path(path), -EINVAL);
     }
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     assert_int_equal(truncate(path, sizeof image + 1), 0);
@@ -254,7 +269,7 @@ static void a_live_process_is_alive_and_its_charge_counts(void **state)
     image.cells[1][0].imported_bytes = 7 * IMAGE_MIB;
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     int lock = image_live(path, 1);
-    assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), 0);
+    assert_int_equal(read_path(path), 0);
     (void)close(lock);
     assert_int_equal(snapshot.gpu_count, 1);
     assert_string_equal(snapshot.gpus[0].uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
@@ -280,7 +295,7 @@ static void charges_of_the_gone_are_shown_but_not_counted(void **state)
     image.slots[3].state = vcap_lf_state(1, VCAP_LF_KIND_LOCK, VCAP_LF_DEAD);
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     int lock = image_live(path, 1), dead = image_live(path, 3); /* DEAD is final, lock or not */
-    assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), 0);
+    assert_int_equal(read_path(path), 0);
     (void)close(lock);
     (void)close(dead);
     assert_int_equal(snapshot.gpus[0].charged_bytes, 1000 * IMAGE_MIB);
@@ -360,7 +375,7 @@ static void ceilings_cards_and_overhead_are_told_apart(void **state)
     image_process(&image, 4, 0, 4097, "y");
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     int lock = image_live(path, 0), other = image_live(path, 4);
-    assert_int_equal(vcap_snapshot_read(path, &snapshot, why, sizeof why), 0);
+    assert_int_equal(read_path(path), 0);
     (void)close(lock);
     (void)close(other);
     assert_int_equal(snapshot.gpu_count, 3);
@@ -436,8 +451,7 @@ static void a_slot_that_changes_hands_is_never_mixed(void **state)
         change_hands();
     for (int i = 0; i < 20000 || (i < 400000 && seen <= 100); i++) {
         vcap_snapshot_free(&snapshot);
-        if (vcap_snapshot_read(path, &snapshot, why, sizeof why) != 0 ||
-            snapshot.process_count == 0)
+        if (read_path(path) != 0 || snapshot.process_count == 0)
             continue;
         const struct vcap_snapshot_process *p = &snapshot.processes[0];
         uint64_t owner = p->pid % 2;
@@ -477,10 +491,35 @@ static void a_read_only_ledger_of_another_user_can_be_read(void **state)
     assert_int_equal(snapshot.process_count, 1);
 }
 
+static void only_events_that_are_new_are_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        (void)image_event(&image, VCAP_LF_EVENT_REFUSAL, "cuMemAlloc_v2");
+    assert_int_equal(image_write(&image, sizeof image, path), 0);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct vcap_read_wish wish = {.taken_only = taken_only, .events_from = 4};
+    assert_int_equal(vcap_snapshot_read_wish(fd, &wish, &snapshot, why, sizeof why), 0);
+    assert_int_equal(snapshot.event_count, 2);
+    assert_int_equal(snapshot.events[0].sequence, 4);
+    assert_int_equal(snapshot.events_lost, 0);
+    vcap_snapshot_free(&snapshot);
+    wish.events_from = 6;
+    assert_int_equal(vcap_snapshot_read_wish(fd, &wish, &snapshot, why, sizeof why), 0);
+    assert_int_equal(snapshot.event_count, 0);
+    assert_int_equal(snapshot.event_next, 6);
+    assert_int_equal(snapshot.events_lost, 0);
+    wish.bytes_max = sizeof image - 1;
+    vcap_snapshot_free(&snapshot);
+    assert_int_equal(vcap_snapshot_read_wish(fd, &wish, &snapshot, why, sizeof why), -EINVAL);
+    (void)close(fd);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-int main(void)
+int main(int argc, char **argv)
 {
+    taken_only = argc > 1 && !strcmp(argv[1], "taken");
     const struct CMUnitTest tests[] = {
         TEST(anything_but_a_regular_file_is_untrusted),
         TEST(a_link_to_a_good_ledger_is_untrusted_but_a_linked_folder_is_not),
@@ -502,6 +541,7 @@ int main(void)
         TEST(a_slot_that_changes_hands_is_never_mixed),
         TEST(reading_changes_nothing_and_holds_no_lock),
         TEST(a_read_only_ledger_of_another_user_can_be_read),
+        TEST(only_events_that_are_new_are_read),
     };
     (void)alarm(60); /* a reader that blocks fails the test */
     return cmocka_run_group_tests(tests, NULL, NULL);
