@@ -54,15 +54,16 @@ const char *vcap_read_file_kind(mode_t mode)
     }
 }
 
-/* The last component as an O_PATH descriptor: no open of the thing itself, so nothing can block. */
-static int open_as_path(int directory, const char *name)
+/* The name as an O_PATH descriptor: no open of the thing itself, so nothing can block. */
+static int open_as_path(int directory, const char *name, uint64_t resolve)
 {
     struct open_how how = {
         .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
-        .resolve = RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH,
+        .resolve = RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | resolve,
     };
     long fd = syscall(SYS_openat2, directory, name, &how, sizeof how);
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM)) /* before 5.6; some seccomp filters */
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM) && !strchr(name, '/')) /* before 5.6; some
+                                                                               seccomp filters */
         fd = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     return fd < 0 ? -errno : (int)fd;
 }
@@ -90,6 +91,36 @@ static int reopen_for_reading(int path_fd, int directory, const char *name, cons
     return fd;
 }
 
+int vcap_read_open_at(int directory, const char *name, uint64_t resolve, char *why, size_t why_size)
+{
+    struct stat st;
+    int result, path_fd = open_as_path(directory, name, resolve);
+    if (path_fd == -EXDEV || path_fd == -ELOOP) /* what resolve forbids */
+        return vcap_read_refuse(why, why_size, EINVAL, "%s",
+                                path_fd == -ELOOP ? "a symbolic link"
+                                                  : "on another file system than its directory");
+    if (path_fd < 0)
+        return vcap_read_refuse(why, why_size, -path_fd, "%s", strerror(-path_fd));
+    if (fstat(path_fd, &st) != 0) {
+        result = vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        result = vcap_read_refuse(why, why_size, EINVAL, "%s", vcap_read_file_kind(st.st_mode));
+        goto out;
+    }
+    result = reopen_for_reading(path_fd, directory, name, &st);
+    if (result == -EAGAIN) /* O_NONBLOCK on a file with a lease */
+        result = vcap_read_refuse(why, why_size, EINVAL, "another process holds a lease on it");
+    else if (result == -EINVAL) /* keep -EINVAL for "not to be trusted" */
+        result = vcap_read_refuse(why, why_size, EIO, "%s", strerror(EINVAL));
+    else if (result < 0)
+        result = vcap_read_refuse(why, why_size, -result, "%s", strerror(-result));
+out:
+    (void)close(path_fd);
+    return result;
+}
+
 int vcap_ledger_read_open(const char *path, char *why, size_t why_size)
 {
     const char *slash = strrchr(path, '/');
@@ -108,40 +139,14 @@ int vcap_ledger_read_open(const char *path, char *why, size_t why_size)
     else
         (void)snprintf(parent, sizeof parent, ".");
 
-    int result, path_fd = -1;
-    struct stat st;
     int directory = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
         return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
-    if (!strcmp(name, ".") || !strcmp(name, "..")) {
-        result = vcap_read_refuse(why, why_size, EINVAL, "a directory");
-        goto out;
-    }
-    path_fd = open_as_path(directory, name);
-    if (path_fd < 0) {
-        result = vcap_read_refuse(why, why_size, -path_fd, "%s", strerror(-path_fd));
-        goto out;
-    }
-    if (fstat(path_fd, &st) != 0) {
-        result = vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        result = vcap_read_refuse(why, why_size, EINVAL, "%s", vcap_read_file_kind(st.st_mode));
-        goto out;
-    }
-    result = reopen_for_reading(path_fd, directory, name, &st);
-    if (result == -EAGAIN) /* O_NONBLOCK on a file with a lease */
-        result = vcap_read_refuse(why, why_size, EINVAL, "another process holds a lease on it");
-    else if (result == -EINVAL) /* keep -EINVAL for "not to be trusted" */
-        result = vcap_read_refuse(why, why_size, EIO, "%s", strerror(EINVAL));
-    else if (result < 0)
-        result = vcap_read_refuse(why, why_size, -result, "%s", strerror(-result));
-out:
-    if (path_fd >= 0)
-        (void)close(path_fd);
+    int fd = !strcmp(name, ".") || !strcmp(name, "..")
+                 ? vcap_read_refuse(why, why_size, EINVAL, "a directory")
+                 : vcap_read_open_at(directory, name, RESOLVE_BENEATH, why, why_size);
     (void)close(directory);
-    return result;
+    return fd;
 }
 
 const char *vcap_snapshot_source_name(enum vcap_lf_source source)

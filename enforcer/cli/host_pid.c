@@ -15,8 +15,7 @@
 
 #define INITIAL_PID_NAMESPACE UINT64_C(0xeffffffc) /* PROC_PID_INIT_INO, linux/proc_ns.h */
 
-/* The pids of one process, outermost first.  Returns how many. */
-static int read_nspid(const char *pid_text, long pids[], int room)
+int vcap_host_pid_levels(const char *pid_text, long pids[], int room)
 {
     char path[64], text[4096];
     (void)snprintf(path, sizeof path, "/proc/%.20s/status", pid_text);
@@ -73,7 +72,7 @@ void vcap_host_pids(const struct vcap_snapshot *snapshot, pid_t *pids)
         long levels[40]; /* MAX_PID_NS_LEVEL is 32 */
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
             continue;
-        int depth = read_nspid(entry->d_name, levels, (int)(sizeof levels / sizeof *levels));
+        int depth = vcap_host_pid_levels(entry->d_name, levels, (int)(sizeof levels / sizeof *levels));
         if (depth < 2) /* of our own namespace */
             continue;
         for (uint32_t i = 0; i < snapshot->process_count; i++) {

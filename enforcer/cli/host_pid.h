@@ -15,4 +15,8 @@
  */
 void vcap_host_pids(const struct vcap_snapshot *snapshot, pid_t *pids);
 
+/* The numbers of one process (its directory's name in /proc), that of this /proc's namespace first,
+ * its own namespace's last.  Returns how many, at most room; 0: gone. */
+int vcap_host_pid_levels(const char *pid_text, long pids[], int room);
+
 #endif
