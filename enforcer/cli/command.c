@@ -15,12 +15,15 @@
 #define KEY_FIRST 256
 #define LINE_MAX_BYTES 2048
 
+static const char *program = "vramcap"; /* set once, before anything is said */
+
 static void write_line(const char *format, va_list arguments)
 {
     char line[LINE_MAX_BYTES];
-    const char prefix[] = "vramcap: ";
-    size_t at = sizeof prefix - 1;
-    memcpy(line, prefix, at);
+    size_t at = strlen(program);
+    memcpy(line, program, at);
+    memcpy(line + at, ": ", 2);
+    at += 2;
     int n = vsnprintf(line + at, sizeof line - at - 1, format, arguments);
     if (n > 0)
         at += (size_t)n < sizeof line - at - 1 ? (size_t)n : sizeof line - at - 2;
@@ -76,7 +79,9 @@ static void print_option(const struct vcap_option *o, FILE *to)
 void vcap_command_help(const struct vcap_command *command, FILE *to)
 {
     static const struct vcap_option help = {"help", 'h', NULL, false, "show this and exit"};
-    (void)fprintf(to, "usage: vramcap %s [OPTION]...%s%s\n\n%s\n\n", command->name,
+    (void)fprintf(to, "usage: %s%s [OPTION]...%s%s\n\n%s\n\n",
+                  command->program ? "" : "vramcap ",
+                  command->program ? command->program : command->name,
                   *command->operands ? " " : "", command->operands, command->summary);
     for (const struct vcap_option *o = command->options; o->name; o++)
         print_option(o, to);
@@ -91,6 +96,9 @@ static int mistake(const struct vcap_command *command, const char *problem, char
     /* a bundle of letters or a long option: what the user wrote; else the letter */
     const char *written = argv[optind - 1];
     bool is_letter = optopt > 0 && optopt < KEY_HELP && strncmp(written, "--", 2) != 0;
+    if (command->program)
+        return vcap_command_fail("%s '%s'; see: %s --help", problem, is_letter ? letter : written,
+                                 command->program);
     return vcap_command_fail("%s: %s '%s'; see: vramcap help %s", command->name, problem,
                              is_letter ? letter : written, command->name);
 }
@@ -102,6 +110,8 @@ int vcap_command_parse(const struct vcap_command *command, int argc, char **argv
     struct option longs[OPTIONS_MAX + 2];
     char letters[2 + OPTIONS_MAX * 3 + 2];
     size_t n = 0, at = 0;
+    if (command->program)
+        program = command->program;
     letters[at++] = command->options_first ? '+' : ':';
     if (command->options_first)
         letters[at++] = ':';

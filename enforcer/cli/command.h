@@ -21,6 +21,7 @@ struct vcap_option {
 };
 
 struct vcap_command {
+    const char *program; /* of a program that has no sub-commands; NULL: one of vramcap's */
     const char *name;
     const char *summary;  /* half a line, for `vramcap --help` */
     const char *operands; /* what follows the options, for the usage line */

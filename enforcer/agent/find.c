@@ -1,0 +1,319 @@
+/*
+ * Where ledgers are.  A directory of the host's holds one file per container, DIR/NAME, or a directory
+ * that is mounted into the container, DIR/NAME/ledger.  Elsewhere a ledger is known by a process that
+ * has it mapped and opened through /proc/PID/map_files, which needs no name, or by its name below
+ * /proc/PID/root.
+ *
+ * Nothing is opened that is no regular file, on a file system whose answers may have to be waited for,
+ * or behind a link; a descriptor is closed after the round, because one that stayed open would keep a
+ * container's file system from being unmounted.
+ */
+#include "enforcer/agent/agent.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "enforcer/agent/event_line.h"
+#include "enforcer/kernel.h"
+#include "enforcer/ledger_read_open.h"
+
+#define ENTRIES_MAX VCAP_AGENT_LEDGERS
+
+/* ---- the array ---- */
+
+static bool label_is_free(const struct vcap_agent *a, const char *label)
+{
+    for (size_t i = 0; i < a->count; i++)
+        if (!strcmp(a->all[i]->label, label))
+            return false;
+    return true;
+}
+
+static void drop(struct vcap_agent *a, size_t i)
+{
+    struct vcap_watched *w = a->all[i];
+    if (w->have_snapshot)
+        vcap_snapshot_free(&w->snapshot);
+    free(w->host_pids);
+    free(w);
+    a->all[i] = a->all[--a->count];
+}
+
+/* A label that nobody has; one of a container that is gone passes on to the one that came after it. */
+static void choose_label(struct vcap_agent *a, struct vcap_watched *w, const char *wanted)
+{
+    for (size_t i = 0; i < a->count; i++)
+        if (a->all[i]->state == VCAP_WATCHED_GONE && !strcmp(a->all[i]->label, wanted)) {
+            drop(a, i);
+            break;
+        }
+    (void)snprintf(w->label, sizeof w->label, "%s", *wanted ? wanted : "unnamed");
+    for (unsigned n = 2; !label_is_free(a, w->label); n++)
+        (void)snprintf(w->label, sizeof w->label, "%.*s~%u", (int)sizeof w->label - 12, wanted, n);
+}
+
+/* What may be in a label: printable, no quotes, no backslash. */
+static void clean(char *text)
+{
+    for (; *text; text++)
+        if (*text <= 0x20 || *text >= 0x7f || *text == '"' || *text == '\\')
+            *text = '_';
+}
+
+static struct vcap_watched *watch(struct vcap_agent *a, const char *label)
+{
+    struct vcap_watched *w;
+    if (a->count >= VCAP_AGENT_LEDGERS)
+        return NULL;
+    if (a->count == a->room) {
+        size_t room = a->room ? a->room * 2 : 64;
+        struct vcap_watched **all = realloc(a->all, room * sizeof(struct vcap_watched *));
+        if (!all)
+            return NULL;
+        a->all = all;
+        a->room = room;
+    }
+    if (!(w = calloc(1, sizeof *w)))
+        return NULL;
+    char wanted[VCAP_CONTAINER_LABEL];
+    (void)snprintf(wanted, sizeof wanted, "%s", label);
+    clean(wanted);
+    choose_label(a, w, wanted);
+    w->directory = -1;
+    w->first_ns = vcap_clock_ns(CLOCK_REALTIME);
+    w->place = vcap_memory_place(a->memory, w->label);
+    if (w->place >= 0)
+        vcap_memory_read(a->memory, w->place, &w->memory);
+    a->all[a->count++] = w;
+    return w;
+}
+
+/* ---- directories ---- */
+
+static bool is_own_file(const struct vcap_agent *a, const char *directory, const char *name)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", directory, name);
+    for (size_t i = 0; i < sizeof a->settings.own_files / sizeof *a->settings.own_files; i++)
+        if (a->settings.own_files[i] && !strcmp(path, a->settings.own_files[i]))
+            return true;
+    return false;
+}
+
+static void note_entry(struct vcap_agent *a, int number, const char *relative, const char *label,
+                       uint64_t now_ns)
+{
+    char name[VCAP_CONTAINER_LABEL];
+    for (size_t i = 0; i < a->count; i++) {
+        struct vcap_watched *w = a->all[i];
+        if (w->directory != number || strcmp(w->path, relative) != 0)
+            continue;
+        w->index_ns = now_ns;
+        return;
+    }
+    (void)snprintf(name, sizeof name, "%s", label);
+    size_t length = strlen(name);
+    if (length > 7 && !strcmp(name + length - 7, ".ledger"))
+        name[length - 7] = '\0';
+    struct vcap_watched *w = watch(a, name);
+    if (!w)
+        return;
+    w->directory = number;
+    (void)snprintf(w->path, sizeof w->path, "%s", relative);
+    w->index_ns = now_ns;
+}
+
+/* Does the sub-directory hold a ledger? */
+static bool holds_ledger(int directory, const char *relative)
+{
+    struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
+                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
+                                      RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV};
+    long fd = syscall(SYS_openat2, directory, relative, &how, sizeof how);
+    if (fd < 0)
+        return errno != ENOENT && errno != ENOTDIR && errno != ENOSYS;
+    (void)close((int)fd);
+    return true;
+}
+
+static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_ns)
+{
+    unsigned entries = 0;
+    for (const struct dirent *e; entries < ENTRIES_MAX && (e = readdir(directory)); entries++) {
+        char relative[300];
+        const char *name = e->d_name;
+        unsigned char type = e->d_type;
+        struct stat st;
+        if (name[0] == '.' || strstr(name, ".new-") ||
+            is_own_file(a, a->settings.directories[number], name))
+            continue;
+        if (type == DT_UNKNOWN &&
+            fstatat(dirfd(directory), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+            type = DT_DIR;
+        (void)snprintf(relative, sizeof relative, "%s%s", name, type == DT_DIR ? "/ledger" : "");
+        if (type == DT_DIR && !holds_ledger(dirfd(directory), relative))
+            continue;
+        note_entry(a, number, relative, name, now_ns);
+    }
+}
+
+void vcap_find_directories(struct vcap_agent *a, uint64_t now_ns)
+{
+    for (int i = 0; i < a->settings.directory_count; i++) {
+        DIR *directory = opendir(a->settings.directories[i]);
+        if (!directory != a->directory_missing[i]) {
+            a->directory_missing[i] = !directory;
+            if (directory)
+                vcap_line_say(VCAP_LINE_INFO, "ledger-dir", "%s is there",
+                              a->settings.directories[i]);
+            else
+                vcap_line_say(VCAP_LINE_WARN, "ledger-dir", "%s: %s",
+                              a->settings.directories[i], strerror(errno));
+        }
+        if (directory) {
+            list(a, i, directory, now_ns);
+            (void)closedir(directory);
+        }
+    }
+}
+
+/* ---- processes ---- */
+
+static void name_by(struct vcap_watched *w, const struct vcap_process *p)
+{
+    if (p->name.container || !w->name.container)
+        w->name = p->name;
+    if (w->user_count <= 1)
+        w->mntns = p->mntns;
+    else if (w->mntns != p->mntns)
+        w->mntns = 0;
+}
+
+static void add_user(struct vcap_watched *w, const struct vcap_process *p,
+                     const struct vcap_mapping *m, uint64_t pass)
+{
+    if (w->pass != pass) {
+        w->pass = pass;
+        w->user_count = 0;
+    }
+    if (w->user_count == VCAP_WATCHED_USERS)
+        return;
+    w->users[w->user_count++] = (struct vcap_user){p->pid, p->start_time, *m, false};
+    name_by(w, p);
+}
+
+static void label_of(const struct vcap_process *p, const struct vcap_mapping *m,
+                     char label[VCAP_CONTAINER_LABEL])
+{
+    vcap_container_name_label(&p->name, label);
+    if (p->name.container)
+        return;
+    if (!strncmp(m->name, "vramcap-", 8))
+        (void)snprintf(label, VCAP_CONTAINER_LABEL, "%s", m->name);
+    else if (strcmp(p->name.runtime, "systemd") != 0)
+        (void)snprintf(label, VCAP_CONTAINER_LABEL, "ledger-%llu", (unsigned long long)m->inode);
+}
+
+void vcap_find_processes(struct vcap_agent *a, uint64_t now_ns)
+{
+    const struct vcap_processes *all = &a->processes;
+    (void)now_ns;
+    for (size_t i = 0; i < all->known_count; i++) {
+        const struct vcap_process *p = &all->known[i];
+        for (uint32_t k = 0; k < p->ledger_count; k++) {
+            const struct vcap_mapping *m = &p->ledgers[k];
+            struct vcap_watched *w = NULL;
+            for (size_t n = 0; n < a->count && !w; n++)
+                if (a->all[n]->inode == m->inode && a->all[n]->device == m->device &&
+                    a->all[n]->state != VCAP_WATCHED_GONE)
+                    w = a->all[n];
+            if (!w) {
+                char label[VCAP_CONTAINER_LABEL];
+                label_of(p, m, label);
+                if (!(w = watch(a, label)))
+                    return;
+                w->inode = m->inode;
+                w->device = m->device;
+                (void)snprintf(w->path, sizeof w->path, "%s", m->name);
+            }
+            add_user(w, p, m, all->pass);
+        }
+    }
+}
+
+/* ---- opening ---- */
+
+/* Through the descriptor of the mapping itself.  Its inode was seen in maps; that it is a regular file
+ * on a file system that answers at once is checked before it is opened. */
+static int open_user(struct vcap_user *u, char *why, size_t why_size)
+{
+    char path[80], type[32] = "";
+    struct stat st;
+    bool may_wait = true;
+    int error = u->local ? 0
+                         : vcap_process_filesystem(u->pid, u->mapping.device, type, sizeof type,
+                                                   &may_wait);
+    if (error)
+        return vcap_read_refuse(why, why_size, -error, "%s", strerror(-error));
+    u->local = u->local || !may_wait;
+    if (!u->local)
+        return vcap_read_refuse(why, why_size, EINVAL, "on a file system (%s) that may not answer",
+                                *type ? type : "not mounted any more");
+    (void)snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", (int)u->pid, u->mapping.begin,
+                   u->mapping.end);
+    int handle = open(path, O_PATH | O_CLOEXEC);
+    if (handle < 0)
+        return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
+    int fd = -ESTALE;
+    if (fstat(handle, &st) != 0)
+        fd = -errno;
+    else if (S_ISREG(st.st_mode) && st.st_ino == u->mapping.inode) {
+        (void)snprintf(path, sizeof path, "/proc/self/fd/%d", handle);
+        fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+            fd = -errno;
+    }
+    (void)close(handle);
+    if (fd == -EAGAIN)
+        return vcap_read_refuse(why, why_size, EINVAL, "another process holds a lease on it");
+    return fd < 0 ? vcap_read_refuse(why, why_size, -fd, "%s", strerror(-fd)) : fd;
+}
+
+static int open_mapped(struct vcap_watched *w, char *why, size_t why_size)
+{
+    int first = -ENOENT;
+    (void)snprintf(why, why_size, "no process has it mapped any more");
+    for (uint32_t i = 0; i < w->user_count;) {
+        int fd = open_user(&w->users[i], why, why_size);
+        if (fd >= 0)
+            return fd;
+        bool gone = fd == -ENOENT || fd == -ESRCH || fd == -ESTALE;
+        if (first == -ENOENT && !gone)
+            first = fd;
+        if (gone) /* this one ended, or unmapped it */
+            w->users[i] = w->users[--w->user_count];
+        else
+            i++;
+    }
+    return first;
+}
+
+int vcap_find_open(struct vcap_agent *a, struct vcap_watched *w, char *why, size_t why_size)
+{
+    if (w->directory < 0)
+        return open_mapped(w, why, why_size);
+    int directory = open(a->settings.directories[w->directory], O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
+    int fd = vcap_read_open_at(directory, w->path, RESOLVE_BENEATH | RESOLVE_NO_XDEV, why, why_size);
+    (void)close(directory);
+    return fd;
+}
