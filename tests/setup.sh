@@ -19,6 +19,7 @@ cmake|command -v cmake
 make|command -v make
 pkg-config|command -v pkg-config
 libjansson-dev|pkg-config --exists jansson
+libmicrohttpd-dev|pkg-config --exists libmicrohttpd
 uthash-dev|have_header uthash.h
 python3|command -v python3
 python3-pip|python3 -m pip --version
@@ -45,6 +46,7 @@ debootstrap|command -v debootstrap
 libclang-rt-dev|ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
+prometheus|command -v promtool
 '
 
 say()

@@ -24,7 +24,8 @@
 #define ROUND_NS (250 * MS)
 #define SCAN_NS (20 * MS) /* of a round, for /proc */
 #define SEEN_EVERY_S 60u
-#define NEW_NS (10000 * MS) /* a slot this young may be of a process that /proc was not asked about yet */
+#define NEW_NS                                                                                     \
+    (10000 * MS) /* a slot this young may be of a process that /proc was not asked about yet */
 #define SOON_NS (1000 * MS)
 
 const char *vcap_watched_state_name(enum vcap_watched_state state)
@@ -60,8 +61,8 @@ static void become(struct vcap_watched *w, enum vcap_watched_state state, const 
     w->state = state;
     if (w->why != why)
         (void)snprintf(w->why, sizeof w->why, "%s", why);
-    if (state == VCAP_WATCHED_OK && (was_bad || before == VCAP_WATCHED_NEW ||
-                                     before == VCAP_WATCHED_GONE))
+    if (state == VCAP_WATCHED_OK &&
+        (was_bad || before == VCAP_WATCHED_NEW || before == VCAP_WATCHED_GONE))
         say(w, VCAP_LINE_INFO, was_bad ? "ledger-good-again" : "ledger-found", "");
     else if (state == VCAP_WATCHED_UNTRUSTED && !same)
         say(w, VCAP_LINE_WARN, "ledger-untrusted", why);
@@ -104,10 +105,9 @@ static void find_host_pids(struct vcap_agent *a, struct vcap_watched *w)
     for (uint32_t i = 0; i < w->snapshot.process_count; i++) {
         const struct vcap_snapshot_process *p = &w->snapshot.processes[i];
         const struct vcap_process *found =
-            p->life == VCAP_LIFE_DEAD
-                ? NULL
-                : vcap_processes_in_namespace(&a->processes, p->pidns, (pid_t)p->pid,
-                                              p->start_time);
+            p->life == VCAP_LIFE_DEAD ? NULL
+                                      : vcap_processes_in_namespace(&a->processes, p->pidns,
+                                                                    (pid_t)p->pid, p->start_time);
         if (found)
             w->host_pids[i] = found->pid;
         else if (p->life == VCAP_LIFE_ALIVE && w->read_ns < p->claimed_ns + NEW_NS)

@@ -32,7 +32,7 @@ struct vcap_agent {
     struct vcap_watched **all;
     size_t count, room;
     struct vcap_processes processes;
-    uint64_t scan_due_ns; /* CLOCK_MONOTONIC; the next pass of /proc begins */
+    uint64_t scan_due_ns;  /* CLOCK_MONOTONIC; the next pass of /proc begins */
     uint64_t scan_soon_ns; /* the same where a new slot waits for its process to be found */
     bool scan_soon;
     struct vcap_memory *memory;

@@ -163,7 +163,8 @@ static struct vcap_compared *place(struct comparison *c, struct vcap_watched *w)
 
 /* ---- one process ---- */
 
-static void with_slot(struct comparison *c, const struct owner *o, const struct vcap_nvml_process *p)
+static void with_slot(struct comparison *c, const struct owner *o,
+                      const struct vcap_nvml_process *p)
 {
     struct vcap_compared *to = place(c, o->w);
     const struct vcap_snapshot_charge *charge = charge_on(o, c->gpu->uuid);

@@ -66,8 +66,7 @@ static bool is_uid(struct word w)
     for (size_t i = 0; i < 36; i++) {
         char c = w.at[i];
         bool separator = i == 8 || i == 13 || i == 18 || i == 23;
-        if (separator ? c != '-' && c != '_'
-                      : !(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
+        if (separator ? c != '-' && c != '_' : !(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
             return false;
     }
     return true;
@@ -110,8 +109,12 @@ static bool take_id(struct word parent, struct word w, struct vcap_container_nam
     static const struct {
         const char *word, *runtime;
     } runtimes[] = {
-        {"docker", "docker"},     {"cri-containerd", "containerd"}, {"containerd", "containerd"},
-        {"nerdctl", "containerd"}, {"crio", "crio"},                {"libpod", "podman"},
+        {"docker", "docker"},
+        {"cri-containerd", "containerd"},
+        {"containerd", "containerd"},
+        {"nerdctl", "containerd"},
+        {"crio", "crio"},
+        {"libpod", "podman"},
     };
     (void)strip_end(&w, ".scope");
     if (w.length < ID_CHARS)
@@ -121,10 +124,10 @@ static bool take_id(struct word parent, struct word w, struct vcap_container_nam
     if (!is_hex(id, ID_CHARS))
         return false;
     if (front.length == 0) { /* the cgroupfs driver: the parent knows */
-        const char *runtime = is(parent, "docker")               ? "docker"
-                              : is(parent, "libpod_parent")      ? "podman"
+        const char *runtime = is(parent, "docker")                ? "docker"
+                              : is(parent, "libpod_parent")       ? "podman"
                               : *name->pod && *name->runtime == 0 ? "kubernetes"
-                                                                 : "containerd";
+                                                                  : "containerd";
         copy(name->runtime, sizeof name->runtime, (struct word){runtime, strlen(runtime)});
         COPY(name->id, id);
         return true;
@@ -204,8 +207,7 @@ static void parse_path(struct word path, struct vcap_container_name *name)
     memset(name, 0, sizeof *name);
     for (size_t at = 0; at < path.length;) {
         const char *slash = memchr(path.at + at, '/', path.length - at);
-        struct word w = {path.at + at,
-                         (slash ? (size_t)(slash - path.at) : path.length) - at};
+        struct word w = {path.at + at, (slash ? (size_t)(slash - path.at) : path.length) - at};
         at += w.length + 1;
         if (w.length == 0 || is(w, "..")) /* seen from another cgroup namespace */
             continue;
@@ -233,10 +235,7 @@ static void parse_path(struct word path, struct vcap_container_name *name)
 /* A container beats a unit, a unit a plain path, a path nothing. */
 static int worth(const struct vcap_container_name *name)
 {
-    return name->container                   ? 3
-           : !strcmp(name->runtime, "systemd") ? 2
-           : *name->runtime                    ? 1
-                                               : 0;
+    return name->container ? 3 : !strcmp(name->runtime, "systemd") ? 2 : *name->runtime ? 1 : 0;
 }
 
 void vcap_container_name_parse(const char *cgroup_text, struct vcap_container_name *name)
@@ -274,6 +273,5 @@ void vcap_container_name_label(const struct vcap_container_name *name,
 bool vcap_container_name_same(const struct vcap_container_name *a,
                               const struct vcap_container_name *b)
 {
-    return a->container && b->container && !strcmp(a->runtime, b->runtime) &&
-           !strcmp(a->id, b->id);
+    return a->container && b->container && !strcmp(a->runtime, b->runtime) && !strcmp(a->id, b->id);
 }

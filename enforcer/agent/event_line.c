@@ -17,6 +17,14 @@
 #include "enforcer/cli/units.h"
 #include "enforcer/kernel.h"
 
+static enum vcap_line_level least = VCAP_LINE_INFO; /* set before there are other threads */
+static bool skipped;                                 /* the line under way */
+
+void vcap_line_least(enum vcap_line_level level)
+{
+    least = level;
+}
+
 void vcap_line_begin(struct vcap_text *line, enum vcap_line_level level, const char *event,
                      uint64_t time_ns)
 {
@@ -25,6 +33,7 @@ void vcap_line_begin(struct vcap_text *line, enum vcap_line_level level, const c
     if (journal < 0)
         journal = getenv("JOURNAL_STREAM") != NULL;
     vcap_text_clear(line);
+    skipped = level > least;
     if (journal)
         vcap_text_format(line, "<%d>", (int)level);
     vcap_text_add(line, "time=");
@@ -62,6 +71,8 @@ int vcap_line_end(struct vcap_text *line)
     if (line->length >= PIPE_BUF)
         line->length = PIPE_BUF - 1;
     vcap_text_bytes(line, "\n", 1);
+    if (skipped)
+        return 0;
     if (line->failed)
         return -ENOMEM;
     if (poll(&ready, 1, 0) == 0)

@@ -12,6 +12,9 @@
 
 enum vcap_line_level { VCAP_LINE_ERROR = 3, VCAP_LINE_WARN = 4, VCAP_LINE_INFO = 6 };
 
+/* From now on lines of a lower level than this are not written (--once: only what is wrong). */
+void vcap_line_least(enum vcap_line_level level);
+
 /* time_ns 0: now */
 void vcap_line_begin(struct vcap_text *line, enum vcap_line_level level, const char *event,
                      uint64_t time_ns);

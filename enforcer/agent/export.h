@@ -20,4 +20,7 @@ void vcap_export_metrics(const struct vcap_agent *agent, enum vcap_mps_state mps
 /* /v1/containers.  False without memory. */
 bool vcap_export_containers(const struct vcap_agent *agent, struct vcap_text *text);
 
+/* /v1/report.  False without memory. */
+bool vcap_export_report(const struct vcap_agent *agent, struct vcap_text *text);
+
 #endif

@@ -105,7 +105,8 @@ static json_t *ledger_gpu(const struct vcap_agent *a, const struct vcap_watched 
     const struct vcap_nvml_gpu *host = vcap_nvml_find(a->nvml, g->uuid);
     const struct vcap_memory_gpu *m = vcap_remember_gpu(&w->memory, g->uuid);
     json_t *gpu = json_pack(
-        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:o}",
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, "
+        "s:o}",
         "uuid", g->uuid, "index", host ? number(host->index) : json_null(), "index_in_container",
         number(g->index), "ceiling_bytes", known(g->ceiling_bytes), "ceiling_source",
         text_or_null(vcap_snapshot_source_name(g->ceiling_source)), "charged_bytes",
@@ -165,16 +166,14 @@ static json_t *process_object(const struct vcap_watched *w, uint32_t number_of)
                &failed);
     }
     pid_t host = w->host_pids[number_of];
-    return json_pack("{s:o, s:o, s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "pid",
-                     number(p->pid), "host_pid", host > 0 ? json_integer(host) : json_null(), "uid",
-                     number(p->uid), "command", p->command, "state",
-                     vcap_snapshot_life_name(p->life), "mode",
-                     p->mode == VCAP_LF_MODE_AUDIT ? "audit" : "enforce", "mps_client",
-                     p->mps == VCAP_LF_MPS_UNKNOWN ? json_null()
-                                                   : json_boolean(p->mps == VCAP_LF_MPS_CLIENT),
-                     "refusals", number(p->refusals), "unaccounted_calls", number(p->gaps),
-                     "fault_code", p->fault_code ? number(p->fault_code) : json_null(), "gpus",
-                     gpus);
+    return json_pack(
+        "{s:o, s:o, s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "pid", number(p->pid),
+        "host_pid", host > 0 ? json_integer(host) : json_null(), "uid", number(p->uid), "command",
+        p->command, "state", vcap_snapshot_life_name(p->life), "mode",
+        p->mode == VCAP_LF_MODE_AUDIT ? "audit" : "enforce", "mps_client",
+        p->mps == VCAP_LF_MPS_UNKNOWN ? json_null() : json_boolean(p->mps == VCAP_LF_MPS_CLIENT),
+        "refusals", number(p->refusals), "unaccounted_calls", number(p->gaps), "fault_code",
+        p->fault_code ? number(p->fault_code) : json_null(), "gpus", gpus);
 }
 
 static json_t *passive_object(const struct vcap_passive *p)
@@ -205,10 +204,10 @@ static json_t *container_object(const struct vcap_agent *a, const struct vcap_wa
         s ? text_or_null(s->container) : json_null(), "first_seen", time_or_null(w->first_ns),
         "read_at", time_or_null(w->read_ns), "host_made",
         s ? json_boolean((s->flags & VCAP_LF_HOST_MADE) != 0) : json_null(), "mode",
-        !s                                        ? json_null()
-        : (s->flags & VCAP_LF_PASS_THROUGH) != 0  ? json_string("pass-through")
-        : (s->flags & VCAP_LF_AUDIT) != 0         ? json_string("audit")
-                                                  : json_string("enforce"),
+        !s                                       ? json_null()
+        : (s->flags & VCAP_LF_PASS_THROUGH) != 0 ? json_string("pass-through")
+        : (s->flags & VCAP_LF_AUDIT) != 0        ? json_string("audit")
+                                                 : json_string("enforce"),
         "tampered",
         w->tampered == VCAP_TAMPERED_UNKNOWN ? json_null()
                                              : json_boolean(w->tampered == VCAP_TAMPERED_YES),

@@ -119,7 +119,7 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
         w->index_ns = now_ns;
         return;
     }
-    (void)snprintf(name, sizeof name, "%s", label);
+    (void)snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, label);
     size_t length = strlen(name);
     if (length > 7 && !strcmp(name + length - 7, ".ledger"))
         name[length - 7] = '\0';
@@ -155,8 +155,8 @@ static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_
         if (name[0] == '.' || strstr(name, ".new-") ||
             is_own_file(a, a->settings.directories[number], name))
             continue;
-        if (type == DT_UNKNOWN &&
-            fstatat(dirfd(directory), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+        if (type == DT_UNKNOWN && fstatat(dirfd(directory), name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISDIR(st.st_mode))
             type = DT_DIR;
         (void)snprintf(relative, sizeof relative, "%s%s", name, type == DT_DIR ? "/ledger" : "");
         if (type == DT_DIR && !holds_ledger(dirfd(directory), relative))
@@ -175,8 +175,8 @@ void vcap_find_directories(struct vcap_agent *a, uint64_t now_ns)
                 vcap_line_say(VCAP_LINE_INFO, "ledger-dir", "%s is there",
                               a->settings.directories[i]);
             else
-                vcap_line_say(VCAP_LINE_WARN, "ledger-dir", "%s: %s",
-                              a->settings.directories[i], strerror(errno));
+                vcap_line_say(VCAP_LINE_WARN, "ledger-dir", "%s: %s", a->settings.directories[i],
+                              strerror(errno));
         }
         if (directory) {
             list(a, i, directory, now_ns);
@@ -258,9 +258,9 @@ static int open_user(struct vcap_user *u, char *why, size_t why_size)
     char path[80], type[32] = "";
     struct stat st;
     bool may_wait = true;
-    int error = u->local ? 0
-                         : vcap_process_filesystem(u->pid, u->mapping.device, type, sizeof type,
-                                                   &may_wait);
+    int error =
+        u->local ? 0
+                 : vcap_process_filesystem(u->pid, u->mapping.device, type, sizeof type, &may_wait);
     if (error)
         return vcap_read_refuse(why, why_size, -error, "%s", strerror(-error));
     u->local = u->local || !may_wait;
@@ -313,7 +313,8 @@ int vcap_find_open(struct vcap_agent *a, struct vcap_watched *w, char *why, size
     int directory = open(a->settings.directories[w->directory], O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
         return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
-    int fd = vcap_read_open_at(directory, w->path, RESOLVE_BENEATH | RESOLVE_NO_XDEV, why, why_size);
+    int fd =
+        vcap_read_open_at(directory, w->path, RESOLVE_BENEATH | RESOLVE_NO_XDEV, why, why_size);
     (void)close(directory);
     return fd;
 }

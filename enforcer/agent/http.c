@@ -53,8 +53,8 @@ struct vcap_http {
 static answer respond(struct MHD_Connection *c, unsigned status, const char *type, const char *text,
                       size_t length)
 {
-    struct MHD_Response *r = MHD_create_response_from_buffer(
-        length, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(length, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
     if (!r)
         return MHD_NO;
     (void)MHD_add_response_header(r, "Content-Type", type);
@@ -151,8 +151,7 @@ static void connection_changed(void *cls, struct MHD_Connection *c, void **conte
          i++) {
         if (h->connections[i].fd >= 0)
             continue;
-        h->connections[i] =
-            (struct connection){socket_of(c), vcap_clock_ns(CLOCK_MONOTONIC)};
+        h->connections[i] = (struct connection){socket_of(c), vcap_clock_ns(CLOCK_MONOTONIC)};
         *context = &h->connections[i];
         break;
     }
@@ -215,15 +214,15 @@ struct vcap_http *vcap_http_start(const char *const *places, size_t count,
         if (fd < 0)
             goto failed;
         h->places[h->count] = strdup(places[h->count]);
-        h->daemons[h->count] = MHD_start_daemon(
-            MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-                MHD_USE_ERROR_LOG,
-            0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
-            MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
-            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_BYTES,
-            MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_THREAD_STACK_SIZE,
-            (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, h,
-            MHD_OPTION_NOTIFY_COMPLETED, request_completed, h, MHD_OPTION_END);
+        h->daemons[h->count] =
+            MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                                 MHD_USE_POLL | MHD_USE_ERROR_LOG,
+                             0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
+                             MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
+                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_BYTES,
+                             MHD_OPTION_CONNECTION_TIMEOUT, IDLE_S, MHD_OPTION_THREAD_STACK_SIZE,
+                             (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION, connection_changed,
+                             h, MHD_OPTION_NOTIFY_COMPLETED, request_completed, h, MHD_OPTION_END);
         if (!h->daemons[h->count]) {
             (void)close(fd);
             (void)snprintf(why, why_size, "libmicrohttpd did not start on it");

@@ -115,9 +115,9 @@ struct vcap_memory *vcap_memory_open(const char *path, char *why, size_t why_siz
     if (!error && path && size == 0)
         error = -posix_fallocate(m->fd, 0, FILE_HEADER);
     if (!error) {
-        void *base = mmap(NULL, FILE_BYTES(VCAP_MEMORY_RECORDS), PROT_READ | PROT_WRITE,
-                          path ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                          m->fd, 0);
+        void *base =
+            mmap(NULL, FILE_BYTES(VCAP_MEMORY_RECORDS), PROT_READ | PROT_WRITE,
+                 path ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, m->fd, 0);
         if (base == MAP_FAILED) {
             error = -errno;
         } else {

@@ -28,7 +28,7 @@ struct vcap_memory_gpu {
 };
 
 struct vcap_memory_record {
-    char label[VCAP_CONTAINER_LABEL]; /* empty: unused */
+    char label[VCAP_CONTAINER_LABEL];   /* empty: unused */
     uint64_t device, inode, created_ns; /* the ledger that the numbers below are about */
     uint64_t next_event;                /* sequence number of the event to be logged next */
     uint64_t logging_event;             /* one whose line was being written; 0: none */

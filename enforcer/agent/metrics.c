@@ -145,8 +145,7 @@ static void processes_family(const struct vcap_agent *a, struct family f)
             continue;
         for (uint32_t p = 0; p < w->snapshot.process_count; p++)
             for (uint32_t c = 0; c < w->snapshot.processes[p].charge_count; c++)
-                users[w->snapshot.processes[p].charges[c].gpu] +=
-                    alive(&w->snapshot.processes[p]);
+                users[w->snapshot.processes[p].charges[c].gpu] += alive(&w->snapshot.processes[p]);
         for (uint32_t k = 0; k < w->snapshot.gpu_count; k++) {
             const struct vcap_snapshot_gpu *g = &w->snapshot.gpus[k];
             gpu_labels(&f, w, g->uuid, index_of(a, g->uuid, g->index));
@@ -212,34 +211,42 @@ static void compared_family(const struct vcap_agent *a, struct family f, bool by
 void vcap_export_metrics(const struct vcap_agent *a, enum vcap_mps_state mps,
                          struct vcap_text *text)
 {
-    gpu_family(a, FAMILY("vramcap_ceiling_bytes", "gauge",
-                         "The most device memory that the container's processes may hold together."),
+    gpu_family(a,
+               FAMILY("vramcap_ceiling_bytes", "gauge",
+                      "The most device memory that the container's processes may hold together."),
                CEILING);
-    gpu_family(a, FAMILY("vramcap_charged_bytes", "gauge",
-                         "Device memory that the container's living processes hold."),
+    gpu_family(a,
+               FAMILY("vramcap_charged_bytes", "gauge",
+                      "Device memory that the container's living processes hold."),
                CHARGED);
-    gpu_family(a, FAMILY("vramcap_peak_bytes", "gauge",
-                         "The most that the container has held, overhead included."),
+    gpu_family(a,
+               FAMILY("vramcap_peak_bytes", "gauge",
+                      "The most that the container has held, overhead included."),
                PEAK);
-    gpu_family(a, FAMILY("vramcap_overhead_bytes", "gauge",
-                         "Known device memory of contexts and the like, not in the charge."),
+    gpu_family(a,
+               FAMILY("vramcap_overhead_bytes", "gauge",
+                      "Known device memory of contexts and the like, not in the charge."),
                OVERHEAD);
-    counter_family(a, FAMILY("vramcap_refusals_total", "counter",
-                             "Allocations that the ceiling did not let through."),
+    counter_family(a,
+                   FAMILY("vramcap_refusals_total", "counter",
+                          "Allocations that the ceiling did not let through."),
                    false);
-    counter_family(a, FAMILY("vramcap_refused_bytes_total", "counter",
-                             "Bytes that those allocations asked for."),
-                   true);
+    counter_family(
+        a,
+        FAMILY("vramcap_refused_bytes_total", "counter", "Bytes that those allocations asked for."),
+        true);
     processes_family(a, FAMILY("vramcap_processes", "gauge",
                                "Living processes of the container that use the GPU."));
     process_family(a, FAMILY("vramcap_process_charged_bytes", "gauge",
                              "Device memory that one process holds; pid is the host's."));
-    compared_family(a, FAMILY("vramcap_unaccounted_bytes", "gauge",
-                              "Memory of the container's processes that the driver sees and the "
-                              "ledger does not."),
+    compared_family(a,
+                    FAMILY("vramcap_unaccounted_bytes", "gauge",
+                           "Memory of the container's processes that the driver sees and the "
+                           "ledger does not."),
                     true);
-    compared_family(a, FAMILY("vramcap_unprotected_processes", "gauge",
-                              "Processes of the container on the GPU that hold no slot."),
+    compared_family(a,
+                    FAMILY("vramcap_unprotected_processes", "gauge",
+                           "Processes of the container on the GPU that hold no slot."),
                     false);
     struct family lost = FAMILY("vramcap_events_lost_total", "counter",
                                 "Events that left the ledger's ring before they were read.");

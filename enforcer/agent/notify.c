@@ -26,10 +26,9 @@ int vcap_notify(const char *assignments)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
-    ssize_t sent =
-        sendto(fd, assignments, strlen(assignments), MSG_NOSIGNAL | MSG_DONTWAIT,
-               (const struct sockaddr *)&to,
-               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
+    ssize_t sent = sendto(fd, assignments, strlen(assignments), MSG_NOSIGNAL | MSG_DONTWAIT,
+                          (const struct sockaddr *)&to,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length));
     int error = sent < 0 ? -errno : 0;
     (void)close(fd);
     return error;

@@ -256,8 +256,7 @@ static void ask_slices(const struct vcap_nvml *nvml, nvmlDevice_t device, uint32
                        struct vcap_nvml_sample *sample)
 {
     unsigned int count = 0;
-    if (!nvml->mig_count || !nvml->mig_by_index ||
-        nvml->mig_count(device, &count) != NVML_SUCCESS)
+    if (!nvml->mig_count || !nvml->mig_by_index || nvml->mig_count(device, &count) != NVML_SUCCESS)
         return;
     for (unsigned int i = 0; i < count && i < GPUS_MAX; i++) {
         nvmlDevice_t mig = NULL;

@@ -126,7 +126,8 @@ struct vcap_nvml_sample *vcap_nvml_latest(struct vcap_nvml_thread *t, uint64_t f
     (void)pthread_mutex_lock(&t->lock);
     const uint64_t asked_ns = vcap_clock_ns(CLOCK_MONOTONIC);
     bool hopeless = t->latest && t->latest->state != VCAP_NVML_OK && t->latest->time_ns != 0;
-    while (wait_ms > 0 && !hopeless && (!t->latest || t->latest->time_ns + fresh_ms * NS_PER_MS < asked_ns)) {
+    while (wait_ms > 0 && !hopeless &&
+           (!t->latest || t->latest->time_ns + fresh_ms * NS_PER_MS < asked_ns)) {
         t->wanted = true;
         (void)pthread_cond_signal(&t->asked);
         if (pthread_cond_timedwait(&t->answered, &t->lock, &until) == ETIMEDOUT)

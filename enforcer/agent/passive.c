@@ -25,8 +25,7 @@ static const struct vcap_snapshot_process *slot_of(struct vcap_watched *const *a
         if (!vcap_watched_is_present(all[i]))
             continue;
         for (uint32_t k = 0; k < all[i]->snapshot.process_count; k++) {
-            if (all[i]->host_pids[k] != pid ||
-                all[i]->snapshot.processes[k].life == VCAP_LIFE_DEAD)
+            if (all[i]->host_pids[k] != pid || all[i]->snapshot.processes[k].life == VCAP_LIFE_DEAD)
                 continue;
             *in = all[i];
             return &all[i]->snapshot.processes[k];
@@ -50,7 +49,8 @@ static bool passive_with_slot(const struct vcap_snapshot *s, const struct vcap_s
         if (s->gpus[p->charges[i].gpu].ceiling_bytes != VCAP_NO_LIMIT ||
             p->charges[i].limit_bytes != VCAP_NO_LIMIT)
             continue;
-        (void)snprintf(why, size, "no source has a ceiling for %s", s->gpus[p->charges[i].gpu].uuid);
+        (void)snprintf(why, size, "no source has a ceiling for %s",
+                       s->gpus[p->charges[i].gpu].uuid);
         return true;
     }
     return false;
@@ -67,7 +67,10 @@ static bool passive_without(const struct vcap_process *p, bool on_gpu, char *why
         return on_gpu;
     }
     if (there == 0 || !*value || !strcmp(value, "0")) {
-        (void)snprintf(why, size, "VRAMCAP_ENABLE is %s", there == 0 ? "not set" : *value ? "0" : "empty");
+        (void)snprintf(why, size, "VRAMCAP_ENABLE is %s",
+                       there == 0 ? "not set"
+                       : *value   ? "0"
+                                  : "empty");
         return true;
     }
     for (size_t i = 0; i <= strlen(value); i++)

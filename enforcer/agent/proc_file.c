@@ -274,8 +274,9 @@ bool vcap_mountinfo_binds(const char *text, dev_t device, const char *relative)
 
 bool vcap_filesystem_may_wait(const char *type)
 {
-    static const char *const local[] = {"tmpfs", "ramfs", "devtmpfs", "ext2", "ext3",     "ext4",
-                                        "xfs",   "btrfs", "f2fs",     "zfs",  "bcachefs", "overlay"};
+    static const char *const local[] = {"tmpfs", "ramfs", "devtmpfs", "ext2",
+                                        "ext3",  "ext4",  "xfs",      "btrfs",
+                                        "f2fs",  "zfs",   "bcachefs", "overlay"};
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)
         if (!strcmp(type, local[i]))
             return false;

@@ -177,8 +177,8 @@ static void take(struct vcap_processes *p, const struct vcap_process *process)
     void *list = grow(p->seen_next, p->seen_next_count, &p->seen_next_room, sizeof *p->seen_next);
     if (list) {
         p->seen_next = list;
-        p->seen_next[p->seen_next_count++] = (struct vcap_process_seen){
-            process->pid, process->start_time, process->size};
+        p->seen_next[p->seen_next_count++] =
+            (struct vcap_process_seen){process->pid, process->start_time, process->size};
     }
 }
 

@@ -32,7 +32,7 @@ struct vcap_mapping {
 struct vcap_process {
     pid_t pid; /* in the agent's /proc */
     uint64_t start_time, size;
-    pid_t pid_in_ns; /* innermost of NSpid */
+    pid_t pid_in_ns;       /* innermost of NSpid */
     uint64_t pidns, mntns; /* inodes; 0: may not be read */
     bool library;          /* libvramcap.so is mapped */
     bool driver;           /* a CUDA driver library or an NVIDIA device is */

@@ -15,9 +15,10 @@
 
 #include "enforcer/agent/event_line.h"
 
-#define HOLE_NS UINT64_C(2000000000) /* so long may a writer need between its number and its event */
-#define LOG_BURST 2048u              /* lines of one container at once, */
-#define LOG_PER_SECOND 256u          /* and after that */
+#define HOLE_NS                                                                                    \
+    UINT64_C(2000000000)    /* so long may a writer need between its number and its event */
+#define LOG_BURST 2048u     /* lines of one container at once, */
+#define LOG_PER_SECOND 256u /* and after that */
 
 static uint64_t sum(uint64_t a, uint64_t b)
 {
@@ -208,8 +209,8 @@ static void fill_tokens(struct vcap_watched *w, uint64_t now_ns)
     uint64_t fresh = (now_ns - w->log_filled_ns) / (UINT64_C(1000000000) / LOG_PER_SECOND);
     if (w->log_filled_ns == 0 || fresh > 0)
         w->log_filled_ns = now_ns;
-    w->log_tokens = fresh > LOG_BURST || w->log_tokens + fresh > LOG_BURST ? LOG_BURST
-                                                                         : w->log_tokens + fresh;
+    w->log_tokens =
+        fresh > LOG_BURST || w->log_tokens + fresh > LOG_BURST ? LOG_BURST : w->log_tokens + fresh;
     if (w->log_dropped > 0 && w->log_tokens > 0 &&
         log_count(w, "events-not-logged", w->log_dropped) != -EAGAIN)
         w->log_dropped = 0;

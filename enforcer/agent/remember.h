@@ -25,8 +25,7 @@ const struct vcap_memory_gpu *vcap_remember_gpu(const struct vcap_memory_record 
 /* The place of a GPU, taken if it has none; one of a GPU that the snapshot does not have gives way.
  * NULL: all are taken by GPUs that it has. */
 struct vcap_memory_gpu *vcap_remember_place(struct vcap_memory_record *record,
-                                            const struct vcap_snapshot *snapshot,
-                                            const char *uuid);
+                                            const struct vcap_snapshot *snapshot, const char *uuid);
 
 /*
  * Logs the snapshot's new events, in order, each once and whole, and what was lost between them.  May

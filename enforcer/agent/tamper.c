@@ -123,7 +123,6 @@ void vcap_remember_host(struct vcap_watched *w, int fd)
         return;
     }
     as_record(m, &record);
-    w->tampered = differs(&record, s, w->tampered_why, sizeof w->tampered_why)
-                      ? VCAP_TAMPERED_YES
-                      : VCAP_TAMPERED_NO;
+    w->tampered = differs(&record, s, w->tampered_why, sizeof w->tampered_why) ? VCAP_TAMPERED_YES
+                                                                               : VCAP_TAMPERED_NO;
 }

@@ -14,7 +14,7 @@
 #include "enforcer/agent/process.h"
 #include "enforcer/ledger_read.h"
 
-#define VCAP_WATCHED_USERS 8   /* processes through which a ledger without a path is read */
+#define VCAP_WATCHED_USERS 8 /* processes through which a ledger without a path is read */
 #define VCAP_WATCHED_WHY 200
 
 enum vcap_watched_state {
@@ -64,12 +64,12 @@ struct vcap_watched {
     ino_t inode;
     bool have_snapshot;
     struct vcap_snapshot snapshot;
-    pid_t *host_pids; /* one per process of the snapshot; 0: unknown */
+    pid_t *host_pids;           /* one per process of the snapshot; 0: unknown */
     uint64_t first_ns, read_ns; /* CLOCK_REALTIME: first seen, snapshot taken */
     uint64_t gone_ns;           /* CLOCK_MONOTONIC */
     uint64_t cost_ns, due_ns;   /* of the last reading; CLOCK_MONOTONIC, not before */
     uint64_t round;             /* of the last reading, from 1 */
-    uint64_t index_ns, pass;    /* when the directory, and in which pass of /proc, it was last found */
+    uint64_t index_ns, pass; /* when the directory, and in which pass of /proc, it was last found */
 
     int place; /* in the memory; -1: none */
     struct vcap_memory_record memory;
@@ -90,8 +90,7 @@ const char *vcap_watched_state_name(enum vcap_watched_state state);
 /* What of it is true now: read in this round, or put off. */
 static inline bool vcap_watched_is_present(const struct vcap_watched *w)
 {
-    return w->have_snapshot &&
-           (w->state == VCAP_WATCHED_OK || w->state == VCAP_WATCHED_LATE);
+    return w->have_snapshot && (w->state == VCAP_WATCHED_OK || w->state == VCAP_WATCHED_LATE);
 }
 
 #endif

@@ -79,8 +79,7 @@ static void print_option(const struct vcap_option *o, FILE *to)
 void vcap_command_help(const struct vcap_command *command, FILE *to)
 {
     static const struct vcap_option help = {"help", 'h', NULL, false, "show this and exit"};
-    (void)fprintf(to, "usage: %s%s [OPTION]...%s%s\n\n%s\n\n",
-                  command->program ? "" : "vramcap ",
+    (void)fprintf(to, "usage: %s%s [OPTION]...%s%s\n\n%s\n\n", command->program ? "" : "vramcap ",
                   command->program ? command->program : command->name,
                   *command->operands ? " " : "", command->operands, command->summary);
     for (const struct vcap_option *o = command->options; o->name; o++)

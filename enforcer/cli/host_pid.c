@@ -72,7 +72,8 @@ void vcap_host_pids(const struct vcap_snapshot *snapshot, pid_t *pids)
         long levels[40]; /* MAX_PID_NS_LEVEL is 32 */
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
             continue;
-        int depth = vcap_host_pid_levels(entry->d_name, levels, (int)(sizeof levels / sizeof *levels));
+        int depth =
+            vcap_host_pid_levels(entry->d_name, levels, (int)(sizeof levels / sizeof *levels));
         if (depth < 2) /* of our own namespace */
             continue;
         for (uint32_t i = 0; i < snapshot->process_count; i++) {

@@ -1,8 +1,9 @@
 /*
- * The host's own note of what it set in a ledger, beside the ledger and out of the container's reach: the
- * extended attribute trusted.vramcap.host of the file, which only CAP_SYS_ADMIN in the initial user
- * namespace can read or write.  `vramcap create` and `resize` write it, the agent compares.  A file
- * system without such attributes, or a caller without the right, has none: -ENOTSUP, -EPERM.
+ * The host's own note of what it set in a ledger, beside the ledger and out of the container's reach: an
+ * extended attribute of the file in the kernel's `security` namespace, which anybody who can read the
+ * file can read and only CAP_SYS_ADMIN in the user namespace of the mount (the host's) can write or
+ * remove (capabilities(7), xattr(7)).  `vramcap create` and `resize` write it, the agent compares.  A
+ * file system without such attributes, or a caller without the right, has none: -ENOTSUP, -EPERM.
  *
  * Text, one line: "1 changes=N flags=N default=BYTES GPU-uuid=BYTES MIG-uuid=BYTES ..."; "none" for no
  * ceiling.
@@ -15,11 +16,11 @@
 
 #include "enforcer/ledger_read.h"
 
-#define VCAP_HOST_RECORD_NAME "trusted.vramcap.host"
+#define VCAP_HOST_RECORD_NAME "security.vramcap.host"
 
 struct vcap_host_record {
-    uint64_t changes; /* header.host_changes after it */
-    uint32_t flags;   /* header.flags */
+    uint64_t changes;       /* header.host_changes after it */
+    uint32_t flags;         /* header.flags */
     uint64_t default_bytes; /* VCAP_NO_LIMIT: none */
     uint32_t gpu_count;
     struct {
