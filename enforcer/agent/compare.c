@@ -124,7 +124,6 @@ static void add(uint64_t *to, uint64_t more)
 /* Before the processes: 0 where the driver can be asked, unknown where it cannot. */
 static void begin(struct vcap_watched *w, const struct vcap_nvml_sample *sample)
 {
-    uint32_t kept = 0;
     if (!vcap_watched_is_present(w)) {
         w->compared_count = 0;
         return;
@@ -135,16 +134,24 @@ static void begin(struct vcap_watched *w, const struct vcap_nvml_sample *sample)
         struct vcap_compared *c = &w->compared[i];
         const struct vcap_nvml_gpu *gpu =
             sample && sample->state == VCAP_NVML_OK ? vcap_nvml_find(sample, c->uuid) : NULL;
-        bool in_ledger = false;
-        for (uint32_t k = 0; k < w->snapshot.gpu_count; k++)
-            in_ledger = in_ledger || !strcmp(w->snapshot.gpus[k].uuid, c->uuid);
-        if (!gpu && !in_ledger) /* was there only because a process was */
-            continue;
         uint64_t zero = gpu && gpu->processes_known ? 0 : VCAP_UNKNOWN;
         c->index = gpu ? gpu->index : UINT32_MAX;
         c->driver_bytes = c->unaccounted_bytes = c->unprotected = zero;
         c->mps_clients = gpu && gpu->mps_known ? 0 : VCAP_UNKNOWN;
-        w->compared[kept++] = *c;
+    }
+}
+
+/* After them: a GPU that the ledger has no row for is there only while a process of the container is. */
+static void sweep(struct vcap_watched *w)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < w->compared_count; i++) {
+        const struct vcap_compared *c = &w->compared[i];
+        bool stays = c->driver_bytes != VCAP_UNKNOWN && (c->driver_bytes || c->unprotected);
+        for (uint32_t k = 0; k < w->snapshot.gpu_count; k++)
+            stays = stays || !strcmp(w->snapshot.gpus[k].uuid, c->uuid);
+        if (stays)
+            w->compared[kept++] = *c;
     }
     w->compared_count = kept;
 }
@@ -347,8 +354,10 @@ void vcap_compare(struct vcap_watched *const *all, size_t count,
             compare_gpu(&c);
         }
     }
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        sweep(all[i]);
         note_drift(all[i], now_ns);
+    }
     free(c.by_host);
     free(c.by_pid);
 }

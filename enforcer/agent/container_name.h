@@ -17,7 +17,7 @@ struct vcap_container_name {
     char runtime[16];  /* docker containerd crio podman ecs lxc machine; systemd: a unit; cgroup: a
                           plain path; empty: nothing known (the root cgroup) */
     char id[96];       /* container id, LXC or machine name, unit, path; cut if longer */
-    char pod[64];      /* Kubernetes pod uid (with dashes) or podman pod id; empty: none */
+    char pod[72];      /* Kubernetes pod uid (with dashes) or podman pod id; empty: none */
     char ecs_task[48]; /* ECS task id; empty: none */
     bool container;    /* names a container, not just a unit or a path */
 };

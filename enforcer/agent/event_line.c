@@ -18,7 +18,7 @@
 #include "enforcer/kernel.h"
 
 static enum vcap_line_level least = VCAP_LINE_INFO; /* set before there are other threads */
-static bool skipped;                                 /* the line under way */
+static bool skipped;                                /* the line under way */
 
 void vcap_line_least(enum vcap_line_level level)
 {

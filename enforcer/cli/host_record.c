@@ -61,7 +61,7 @@ int vcap_host_record_parse(const char *text, struct vcap_host_record *record)
     while (*at) {
         if (r.gpu_count == VCAP_LF_GPUS_MAX || !read_field(&at, name, sizeof name, &value))
             return -EINVAL;
-        memcpy(r.gpus[r.gpu_count].uuid, name, sizeof name);
+        memcpy(r.gpus[r.gpu_count].uuid, name, strlen(name));
         r.gpus[r.gpu_count++].ceiling_bytes = value;
     }
     *record = r;
