@@ -1,6 +1,7 @@
 /*
- * Which ledgers, and reading them.  In a folder every entry counts that is not hidden and not itself
- * a folder; what is no ledger is reported, not passed over.
+ * Which ledgers, and reading them.  In a folder every entry counts that is not hidden: a file
+ * itself, a folder if it has a `ledger` in it (as vramcap-agent has it).  What is no ledger is reported, not
+ * passed over.
  */
 #include "enforcer/cli/ledger_set.h"
 
@@ -72,15 +73,31 @@ static int add(struct vcap_ledger_set *set, char *path)
 
 static int is_wanted(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && entry->d_type != DT_DIR;
+    return entry->d_name[0] != '.';
 }
 
-static bool is_folder(const char *folder, const char *name)
+/* The ledger that an entry stands for; *path is malloc'd, or NULL: none.  0 or -ENOMEM. */
+static int path_of(const char *folder, const struct dirent *entry, char **path)
 {
-    char path[4096 + 256];
     struct stat st;
-    (void)snprintf(path, sizeof path, "%.4095s/%.255s", folder, name);
-    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+
+    *path = NULL;
+    if (asprintf(path, "%s/%s", folder, entry->d_name) < 0) {
+        *path = NULL;
+        return -ENOMEM;
+    }
+    if (lstat(*path, &st) != 0 || !S_ISDIR(st.st_mode))
+        return 0; /* one that has vanished is noticed when it is read */
+    free(*path);
+    if (asprintf(path, "%s/%s/ledger", folder, entry->d_name) < 0) {
+        *path = NULL;
+        return -ENOMEM;
+    }
+    if (lstat(*path, &st) != 0) {
+        free(*path);
+        *path = NULL;
+    }
+    return 0;
 }
 
 /* 0, or -errno. */
@@ -92,13 +109,13 @@ static int list_folder(struct vcap_ledger_set *set)
         return -errno;
     for (int i = 0; i < n; i++) {
         char *path = NULL;
-        bool skip =
-            (entries[i]->d_type == DT_UNKNOWN && is_folder(set->folder, entries[i]->d_name)) ||
-            set->count >= ITEMS_MAX;
-        if (!error && !skip) {
-            if (asprintf(&path, "%s/%s", set->folder, entries[i]->d_name) < 0)
-                path = NULL;
+        if (!error && set->count < ITEMS_MAX)
+            error = path_of(set->folder, entries[i], &path);
+        if (!error && path) {
             error = add(set, path);
+            if (!error)
+                copy_printable(set->items[set->count - 1].name, sizeof set->items[0].name,
+                               entries[i]->d_name);
         }
         free(entries[i]);
     }
@@ -121,12 +138,10 @@ static int choose_by_operands(int argc, char **argv, int first, struct vcap_ledg
 
 static bool has_ledgers(const char *folder)
 {
-    struct dirent **entries = NULL;
-    int n = scandir(folder, &entries, is_wanted, NULL);
-    for (int i = 0; i < n; i++)
-        free(entries[i]);
-    free(entries);
-    return n > 0;
+    struct vcap_ledger_set set = {.folder = strdup(folder)};
+    bool any = set.folder && list_folder(&set) == 0 && set.count > 0;
+    vcap_ledger_set_free(&set);
+    return any;
 }
 
 static int choose_unnamed(const char *command, int argc, char **argv, struct vcap_ledger_set *set)

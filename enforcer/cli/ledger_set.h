@@ -27,7 +27,7 @@ struct vcap_ledger_set {
 };
 
 /*
- * folder (--ledger-dir) or the operands; neither: VRAMCAP_LEDGER, else all of /run/vramcap, else all
+ * folder (--ledger-dir: its files, and `ledger` in each of its folders) or the operands; neither: VRAMCAP_LEDGER, else all of /run/vramcap, else all
  * ledgers of `vramcap run` that are in use, else as `vramcap dump`.  0, or an exit status after it
  * has said why.  To be given back with vcap_ledger_set_free().
  */

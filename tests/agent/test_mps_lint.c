@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,6 +23,7 @@
 
 #include "enforcer/agent/mps_lint.h"
 #include "enforcer/agent/mps_look.h"
+#include "enforcer/agent/mps_settings.h"
 #include "enforcer/ledger.h"
 #include "tests/support/skip.h"
 
@@ -69,6 +71,7 @@ static pid_t start(const char *const *environment, const char *root)
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (root) {
             if ((geteuid() != 0 && unshare(CLONE_NEWUSER) != 0) || chroot(root) != 0 ||
                 chdir("/") != 0)
@@ -203,6 +206,43 @@ static void any_environment_is_read_safely(void **state)
     assert_int_equal(vcap_mps_look_at(folder, 7, 10000, &look), 0);
     assert_int_equal(look.environment_error, -ENOENT);
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_UNKNOWN);
+}
+
+static void what_was_found_is_kept_until_the_processes_change(void **state)
+{
+    struct vcap_mps_settings s = {0};
+    struct vcap_mps_gpu card = {.card_bytes = VCAP_UNKNOWN, .ceiling_bytes = 4096 * MIB};
+    struct vcap_mps_container host = {
+        .gpus_known = true, .all_visible = true, .gpu_count = 1, .gpus = &card, .daemon_up = true};
+    char pipe_variable[128];
+    (void)state;
+    (void)snprintf(pipe_variable, sizeof pipe_variable, "CUDA_MPS_PIPE_DIRECTORY=%s", folder);
+    const char *good[] = {pipe_variable, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M", NULL};
+    const char *bad[] = {pipe_variable, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M,1=1G", NULL};
+    assert_int_equal(mkfifo(in_folder("control"), 0600), 0);
+    pid_t pids[2] = {start(good, NULL), 0};
+    assert_false(vcap_mps_settings_due(&s, pids + 1, 1, 0)); /* nobody to look at */
+    assert_true(vcap_mps_settings_due(&s, pids, 2, 0));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 1000)); /* nothing known before */
+    assert_int_equal(s.total, 0);
+    assert_int_equal(s.in_force, 1);
+    assert_false(vcap_mps_settings_due(&s, pids, 2, 1000));
+    assert_true(vcap_mps_settings_due(&s, pids, 2, 1000 + UINT64_C(60000000000)));
+    assert_false(vcap_mps_settings_look(&s, &host, pids, 2, 2000)); /* the same as before */
+    pids[1] = start(bad, NULL);
+    assert_true(vcap_mps_settings_due(&s, pids, 2, 2000));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 3000));
+    assert_int_equal(s.findings[0].kind, VCAP_MPS_LINT_INVISIBLE_GPU);
+    assert_int_equal(s.findings[0].pid, pids[1]);
+    assert_int_equal(s.in_force, 1); /* the first one's limit is */
+    stop(pids[0]);
+    pids[0] = 0;
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 4000));
+    assert_int_equal(s.in_force, 0);
+    stop(pids[1]);
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 5000));
+    assert_int_equal(s.total, 0);
+    vcap_mps_settings_free(&s);
 }
 
 /* ---- the lint ---- */
@@ -526,6 +566,7 @@ int main(void)
         TEST(the_pipe_directory_is_looked_for_in_the_process_s_own_root),
         TEST(a_process_that_makes_the_reader_hang_costs_the_limit_and_no_more),
         TEST(any_environment_is_read_safely),
+        TEST(what_was_found_is_kept_until_the_processes_change),
         cmocka_unit_test(good_settings_give_no_finding),
         cmocka_unit_test(an_entry_for_an_invisible_gpu_is_an_error),
         cmocka_unit_test(what_a_process_sees_is_unknown_rather_than_guessed),

@@ -160,6 +160,16 @@ static void ledgers_can_be_operands_or_come_from_the_environment(void **state)
     assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("report", "--card", "0=4096", "x")), 2);
 }
 
+static void a_ledger_in_a_folder_of_its_own_counts_too(void **state)
+{
+    (void)state;
+    write_ledger("a folder/ledger", "", 2048);
+    write_ledger("a folder/other", "hidden", 2048);
+    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("report", "-d", folder)), 0);
+    has("3 containers");
+    has("a folder: peak 2048.0 of 2048.0 MiB");
+}
+
 static void an_empty_folder_says_so(void **state)
 {
     (void)state;
@@ -177,6 +187,7 @@ int main(void)
         TEST(the_json_keeps_to_its_schema),
         TEST(an_untrusted_ledger_is_named_and_a_finding),
         TEST(ledgers_can_be_operands_or_come_from_the_environment),
+        TEST(a_ledger_in_a_folder_of_its_own_counts_too),
         TEST(an_empty_folder_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,46 @@
+/*
+ * What the lint last found in one container, kept between rounds: its processes are looked at when
+ * they change, and again after a while, not at every round.
+ */
+#ifndef VRAMCAP_ENFORCER_AGENT_MPS_SETTINGS_H
+#define VRAMCAP_ENFORCER_AGENT_MPS_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "enforcer/agent/mps_lint.h"
+
+#define VCAP_MPS_SETTINGS_PROCESSES 8 /* of one container are looked at; the first ones */
+#define VCAP_MPS_SETTINGS_FINDINGS 24 /* are kept; total counts the others too */
+#define VCAP_MPS_SETTINGS_LOOK_MS 100 /* one process may cost so much, once */
+
+/* All zero: nothing known yet. */
+struct vcap_mps_settings {
+    bool known;
+    uint64_t processes;    /* which ones were looked at, as a hash */
+    uint64_t due_ns;       /* of the next look at the same ones */
+    uint64_t last_looked;  /* how many answered */
+    uint32_t total, count; /* findings; kept */
+    struct vcap_mps_finding *findings;
+    uint64_t in_force; /* bit g: some client has a limit for container->gpus[g] that nothing speaks
+                          against */
+};
+
+/* Is it time to look?  pids: the host's numbers, in any order; 0 is nobody. */
+bool vcap_mps_settings_due(const struct vcap_mps_settings *settings, const pid_t *pids,
+                           uint32_t count, uint64_t now_ns);
+
+/*
+ * Looks and lints.  host: everything but the processes, which are filled in here.  Costs at most
+ * VCAP_MPS_SETTINGS_PROCESSES times the limit, as a rule a millisecond or two a process; so a round
+ * does this for a few containers only.  True: the findings are others than before.  Without memory
+ * nothing changes.
+ */
+bool vcap_mps_settings_look(struct vcap_mps_settings *settings,
+                            const struct vcap_mps_container *host, const pid_t *pids,
+                            uint32_t count, uint64_t now_ns);
+
+void vcap_mps_settings_free(struct vcap_mps_settings *settings);
+
+#endif
