@@ -236,6 +236,7 @@ static void forget_the_gone(struct vcap_agent *a, uint64_t now)
         if (w->have_snapshot)
             vcap_snapshot_free(&w->snapshot);
         free(w->host_pids);
+        vcap_mps_settings_free(&w->mps);
         free(w);
         a->all[i] = a->all[--a->count];
     }
@@ -300,6 +301,7 @@ void vcap_agent_free(struct vcap_agent *a)
         if (a->all[i]->have_snapshot)
             vcap_snapshot_free(&a->all[i]->snapshot);
         free(a->all[i]->host_pids);
+        vcap_mps_settings_free(&a->all[i]->mps);
         free(a->all[i]);
     }
     free(a->all);

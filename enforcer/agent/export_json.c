@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "enforcer/agent/mps_lint.h"
+#include "enforcer/agent/mps_round.h"
 #include "enforcer/agent/remember.h"
 #include "enforcer/cli/units.h"
 #include "enforcer/ledger_read_open.h"
@@ -61,25 +63,15 @@ static const struct vcap_snapshot_gpu *in_ledger(const struct vcap_watched *w, c
     return NULL;
 }
 
-/* What enforces the ceiling there, by what the ledger recorded. */
+/* What enforces the ceiling there, by what the ledger recorded and the MPS settings say. */
 static json_t *enforced_by(const struct vcap_watched *w, const struct vcap_snapshot_gpu *g)
 {
-    const struct vcap_snapshot *s = &w->snapshot;
+    const unsigned bits = vcap_enforced_by(&w->snapshot, (uint32_t)(g - w->snapshot.gpus),
+                                           vcap_mps_in_force(w, g->uuid));
     json_t *by = json_array();
-    bool audit = (s->flags & (VCAP_LF_AUDIT | VCAP_LF_PASS_THROUGH)) != 0, mps = false;
-    for (uint32_t i = 0; i < s->process_count; i++) {
-        if (s->processes[i].life == VCAP_LIFE_DEAD)
-            continue;
-        audit = audit || s->processes[i].mode == VCAP_LF_MODE_AUDIT;
-        mps = mps || s->processes[i].mps == VCAP_LF_MPS_CLIENT;
-    }
-    if (g->ceiling_bytes != VCAP_NO_LIMIT && !audit)
-        (void)json_array_append_new(by, json_string("vramcap"));
-    if (mps && g->source_bytes[VCAP_LF_SOURCE_MPS - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN)
-        (void)json_array_append_new(by, json_string("mps"));
-    if (g->source_bytes[VCAP_LF_SOURCE_DMEM - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN ||
-        g->source_bytes[VCAP_LF_SOURCE_NVML - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN)
-        (void)json_array_append_new(by, json_string("dmem"));
+    for (unsigned bit = 1; bit <= VCAP_ENFORCED_BY_DMEM; bit <<= 1)
+        if (bits & bit)
+            (void)json_array_append_new(by, json_string(vcap_enforced_by_name(bit)));
     return by;
 }
 
@@ -196,7 +188,7 @@ static json_t *container_object(const struct vcap_agent *a, const struct vcap_wa
         append(processes, process_object(w, i), &failed);
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o,"
-        " s:o, s:o}",
+        " s:o, s:o, s:o}",
         "container", w->label, "runtime", text_or_null(w->name.runtime), "id",
         text_or_null(w->name.id), "pod", text_or_null(w->name.pod), "ecs_task",
         text_or_null(w->name.ecs_task), "state", vcap_watched_state_name(w->state), "ledger",
@@ -213,7 +205,8 @@ static json_t *container_object(const struct vcap_agent *a, const struct vcap_wa
                                              : json_boolean(w->tampered == VCAP_TAMPERED_YES),
         "tampered_reason", text_or_null(w->tampered_why), "anomalies",
         s ? number(s->anomalies) : json_null(), "events_lost", number(w->memory.events_lost),
-        "ledger_errors", number(w->memory.ledger_errors), "gpus", gpus, "processes", processes);
+        "ledger_errors", number(w->memory.ledger_errors), "mps_settings", vcap_mps_settings_json(w),
+        "gpus", gpus, "processes", processes);
 }
 
 static json_t *host_gpu(const struct vcap_nvml_gpu *g)

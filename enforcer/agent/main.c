@@ -21,6 +21,7 @@
 #include "enforcer/agent/exchange.h"
 #include "enforcer/agent/export.h"
 #include "enforcer/agent/http.h"
+#include "enforcer/agent/mps_round.h"
 #include "enforcer/agent/mps_watch.h"
 #include "enforcer/agent/notify.h"
 #include "enforcer/agent/options.h"
@@ -195,6 +196,7 @@ static void loop(struct service *s)
         if (patient || now >= next_ns || (wanted && now >= last_ns + LEAST_PAUSE_NS)) {
             ask_nvml(s, wanted ? NVML_WAIT_MS : 0);
             vcap_agent_round(&s->agent, patient);
+            vcap_mps_round(&s->agent, s->mps);
             vcap_exchange_round(s->exchange);
             publish(s, wanted);
             wanted = 0;

@@ -206,6 +206,58 @@ static void compared_family(const struct vcap_agent *a, struct family f, bool by
     }
 }
 
+/* The cards that somebody knows the size of, each once; more than that are left out. */
+struct card {
+    const char *uuid;
+    uint32_t index;
+    uint64_t bytes;
+};
+#define CARDS_MAX 128
+
+static void note_card(struct card *cards, size_t *count, const char *uuid, uint32_t index,
+                      uint64_t bytes)
+{
+    size_t i = 0;
+    while (i < *count && strcmp(cards[i].uuid, uuid) != 0)
+        i++;
+    if (bytes == VCAP_UNKNOWN || i == CARDS_MAX)
+        return;
+    if (i == *count)
+        cards[(*count)++] = (struct card){uuid, index, bytes};
+    else if (bytes < cards[i].bytes)
+        cards[i].bytes = bytes;
+}
+
+/* NVML's word where there is one, else the smallest of the ledgers'. */
+static void card_family(const struct vcap_agent *a, struct family f)
+{
+    struct card cards[CARDS_MAX];
+    size_t count = 0;
+
+    for (uint32_t i = 0; a->nvml && i < a->nvml->gpu_count; i++)
+        note_card(cards, &count, a->nvml->gpus[i].uuid, a->nvml->gpus[i].index,
+                  a->nvml->gpus[i].total_bytes);
+    const size_t from_nvml = count;
+    for (size_t i = 0; i < a->count; i++)
+        for (uint32_t k = 0;
+             vcap_watched_is_present(a->all[i]) && k < a->all[i]->snapshot.gpu_count; k++) {
+            const struct vcap_snapshot_gpu *g = &a->all[i]->snapshot.gpus[k];
+            size_t known = 0;
+            while (known < from_nvml && strcmp(cards[known].uuid, g->uuid) != 0)
+                known++;
+            if (known == from_nvml)
+                note_card(cards, &count, g->uuid, index_of(a, g->uuid, g->index), g->card_bytes);
+        }
+    for (size_t i = 0; i < count; i++) {
+        begin_line(&f);
+        label(&f, "{gpu_uuid=", cards[i].uuid);
+        vcap_text_add(f.text, ",gpu=\"");
+        vcap_text_number(f.text, cards[i].index);
+        vcap_text_add(f.text, "\"}");
+        end_line(&f, cards[i].bytes);
+    }
+}
+
 #define FAMILY(name, type, help) ((struct family){text, (name), (type), (help), false})
 
 void vcap_export_metrics(const struct vcap_agent *a, enum vcap_mps_state mps,
@@ -256,6 +308,7 @@ void vcap_export_metrics(const struct vcap_agent *a, enum vcap_mps_state mps,
                                   "Readings of the ledger that failed or were not to be trusted.");
     for (size_t i = 0; i < a->count; i++)
         per_container(&errors, a->all[i], a->all[i]->memory.ledger_errors);
+    card_family(a, FAMILY("vramcap_card_bytes", "gauge", "The card's memory."));
     if (mps != VCAP_MPS_STATE_UNKNOWN) {
         struct family up = FAMILY("vramcap_mps_up", "gauge",
                                   "1 if the MPS control daemon answers, 0 if it does not.");

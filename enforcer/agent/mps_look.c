@@ -239,14 +239,14 @@ int vcap_mps_look_at(const char *proc, pid_t pid, int limit_ms, struct vcap_mps_
     }
     /* no handler of the caller's runs in the child */
     (void)sigfillset(&all);
-    (void)sigprocmask(SIG_BLOCK, &all, &before);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
     pid_t looker = fork();
     if (looker == 0) {
         (void)close(pipes[0]);
         child(process, pipes[1], &found);
     }
     error = looker < 0 ? -errno : 0;
-    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)close(pipes[1]);
     (void)close(process);
     if (error == 0) {

@@ -102,10 +102,14 @@ bool vcap_mps_settings_look(struct vcap_mps_settings *s, const struct vcap_mps_c
     uint32_t total = vcap_mps_lint(&c, findings, VCAP_MPS_SETTINGS_FINDINGS);
     uint32_t kept = total < VCAP_MPS_SETTINGS_FINDINGS ? total : VCAP_MPS_SETTINGS_FINDINGS;
     changed = !same(s, findings, kept, total);
-    s->in_force = 0;
+    uint64_t in_force = 0;
     for (uint32_t i = 0; i < c.process_count; i++)
         if (!has_error(findings, kept, looks[i].pid))
-            s->in_force |= limits_of(&c, &looks[i]);
+            in_force |= limits_of(&c, &looks[i]);
+    s->limit_count = 0;
+    for (uint32_t g = 0; g < c.gpu_count && s->limit_count < VCAP_MPS_SETTINGS_LIMITS; g++)
+        if (in_force >> g & 1)
+            vcap_uuid_format(s->limits[s->limit_count++], c.gpus[g].uuid, c.gpus[g].mig);
     s->known = true;
     s->processes = hash_of(pids, count);
     s->due_ns = now_ns + (hung ? AGAIN_HUNG_NS : AGAIN_NS);

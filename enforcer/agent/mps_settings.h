@@ -13,6 +13,7 @@
 
 #define VCAP_MPS_SETTINGS_PROCESSES 8 /* of one container are looked at; the first ones */
 #define VCAP_MPS_SETTINGS_FINDINGS 24 /* are kept; total counts the others too */
+#define VCAP_MPS_SETTINGS_LIMITS 16
 #define VCAP_MPS_SETTINGS_LOOK_MS 100 /* one process may cost so much, once */
 
 /* All zero: nothing known yet. */
@@ -23,8 +24,9 @@ struct vcap_mps_settings {
     uint64_t last_looked;  /* how many answered */
     uint32_t total, count; /* findings; kept */
     struct vcap_mps_finding *findings;
-    uint64_t in_force; /* bit g: some client has a limit for container->gpus[g] that nothing speaks
-                          against */
+    /* GPUs on which some client has a limit that nothing speaks against */
+    uint32_t limit_count;
+    char limits[VCAP_MPS_SETTINGS_LIMITS][VCAP_UUID_TEXT];
 };
 
 /* Is it time to look?  pids: the host's numbers, in any order; 0 is nobody. */

@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "enforcer/agent/mps_round.h"
 #include "enforcer/agent/report.h"
 
 struct borrowed {
     struct vcap_report_source *sources;
     struct vcap_report_card *cards;
     uint64_t *unaccounted; /* VCAP_LF_GPUS_MAX for each source */
+    bool *in_force;        /* the same */
     uint32_t source_count, card_count;
 };
 
@@ -20,6 +22,9 @@ static void add_source(struct borrowed *b, const struct vcap_watched *w)
     uint64_t *unaccounted = b->unaccounted + (size_t)b->source_count * VCAP_LF_GPUS_MAX;
     for (uint32_t g = 0; g < VCAP_LF_GPUS_MAX; g++)
         unaccounted[g] = VCAP_UNKNOWN;
+    bool *in_force = b->in_force + (size_t)b->source_count * VCAP_LF_GPUS_MAX;
+    for (uint32_t g = 0; w->have_snapshot && g < w->snapshot.gpu_count; g++)
+        in_force[g] = vcap_mps_in_force(w, w->snapshot.gpus[g].uuid);
     for (uint32_t g = 0; w->have_snapshot && g < w->snapshot.gpu_count; g++)
         for (uint32_t i = 0; i < w->compared_count; i++)
             if (!strcmp(w->compared[i].uuid, w->snapshot.gpus[g].uuid))
@@ -32,7 +37,7 @@ static void add_source(struct borrowed *b, const struct vcap_watched *w)
         .untrusted = bad ? w->why : NULL,
         .gone = w->state == VCAP_WATCHED_GONE,
         .unaccounted_bytes = unaccounted,
-        .mps_in_force = NULL,
+        .mps_in_force = in_force,
     };
 }
 
@@ -42,10 +47,11 @@ bool vcap_export_report(const struct vcap_agent *a, struct vcap_text *text)
     struct borrowed b = {.sources = calloc(a->count + 1, sizeof *b.sources),
                          .cards = calloc(gpus + 1u, sizeof *b.cards),
                          .unaccounted =
-                             calloc((a->count + 1) * VCAP_LF_GPUS_MAX, sizeof *b.unaccounted)};
+                             calloc((a->count + 1) * VCAP_LF_GPUS_MAX, sizeof *b.unaccounted),
+                         .in_force = calloc((a->count + 1) * VCAP_LF_GPUS_MAX, sizeof *b.in_force)};
     struct vcap_report report;
     char *json = NULL;
-    if (!b.sources || !b.cards || !b.unaccounted)
+    if (!b.sources || !b.cards || !b.unaccounted || !b.in_force)
         goto out;
     for (size_t i = 0; i < a->count; i++)
         if (a->all[i]->state != VCAP_WATCHED_NEW)
@@ -72,5 +78,6 @@ out:
     free(b.sources);
     free(b.cards);
     free(b.unaccounted);
+    free(b.in_force);
     return text->length > 0 && !text->failed;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "enforcer/agent/memory.h"
+#include "enforcer/agent/mps_settings.h"
 #include "enforcer/agent/process.h"
 #include "enforcer/ledger_read.h"
 
@@ -77,6 +78,7 @@ struct vcap_watched {
     uint64_t hole_ns; /* CLOCK_MONOTONIC, since when an event number has been missing; 0: none is */
     uint64_t log_tokens, log_filled_ns, log_dropped;
 
+    struct vcap_mps_settings mps; /* what is wrong with its MPS settings */
     enum vcap_tampered tampered;
     char tampered_why[VCAP_WATCHED_WHY];
     bool tampered_logged;

@@ -225,7 +225,8 @@ static void what_was_found_is_kept_until_the_processes_change(void **state)
     assert_true(vcap_mps_settings_due(&s, pids, 2, 0));
     assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 1000)); /* nothing known before */
     assert_int_equal(s.total, 0);
-    assert_int_equal(s.in_force, 1);
+    assert_int_equal(s.limit_count, 1);
+    assert_string_equal(s.limits[0], "GPU-00000000-0000-0000-0000-000000000000");
     assert_false(vcap_mps_settings_due(&s, pids, 2, 1000));
     assert_true(vcap_mps_settings_due(&s, pids, 2, 1000 + UINT64_C(60000000000)));
     assert_false(vcap_mps_settings_look(&s, &host, pids, 2, 2000)); /* the same as before */
@@ -234,11 +235,11 @@ static void what_was_found_is_kept_until_the_processes_change(void **state)
     assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 3000));
     assert_int_equal(s.findings[0].kind, VCAP_MPS_LINT_INVISIBLE_GPU);
     assert_int_equal(s.findings[0].pid, pids[1]);
-    assert_int_equal(s.in_force, 1); /* the first one's limit is */
+    assert_int_equal(s.limit_count, 1); /* the first one's limit is */
     stop(pids[0]);
     pids[0] = 0;
     assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 4000));
-    assert_int_equal(s.in_force, 0);
+    assert_int_equal(s.limit_count, 0);
     stop(pids[1]);
     assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 5000));
     assert_int_equal(s.total, 0);
