@@ -81,7 +81,9 @@ static void on_mps(void *argument, enum vcap_mps_event event, const char *text)
         [VCAP_MPS_EVENT_COMMAND] = "mps-command",
         [VCAP_MPS_EVENT_COMMAND_ENDED] = "mps-command-ended",
     };
-    (void)argument;
+    struct service *s = argument;
+    if (event == VCAP_MPS_EVENT_DOWN || event == VCAP_MPS_EVENT_RECOVERED)
+        vcap_memory_note_mps_outage(s->agent.memory, event == VCAP_MPS_EVENT_DOWN);
     vcap_line_say(event == VCAP_MPS_EVENT_DOWN ? VCAP_LINE_ERROR : VCAP_LINE_INFO,
                   (size_t)event < sizeof names / sizeof *names ? names[event] : "mps", "%s", text);
 }
@@ -274,6 +276,8 @@ static int begin_mps(struct service *s)
                                                  .program = s->options.mps_program,
                                                  .on_down = s->options.on_mps_down,
                                                  .required = s->options.mps_required,
+                                                 .in_outage =
+                                                     vcap_memory_mps_outage(s->agent.memory),
                                                  .event = on_mps,
                                                  .arg = s};
     if (!s->options.mps)

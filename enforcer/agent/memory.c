@@ -23,8 +23,8 @@ struct header {
     char magic[8];
     uint32_t version, record_size;
     char boot_id[40];
-    uint32_t used; /* records that were ever taken */
-    uint32_t reserved;
+    uint32_t used;       /* records that were ever taken */
+    uint32_t mps_outage; /* 1: MPS's outage was announced and has not ended */
 };
 
 struct record {
@@ -77,6 +77,7 @@ static int begin_anew(struct vcap_memory *m)
     m->header->record_size = sizeof(struct record);
     boot_id(m->header->boot_id);
     m->header->used = 0;
+    m->header->mps_outage = 0;
     m->room = m->fd >= 0 ? 0 : VCAP_MEMORY_RECORDS;
     return 0;
 }
@@ -221,4 +222,14 @@ void vcap_memory_forget(struct vcap_memory *m, int place)
 {
     const struct vcap_memory_record nothing = {0};
     vcap_memory_write(m, place, &nothing);
+}
+
+bool vcap_memory_mps_outage(const struct vcap_memory *m)
+{
+    return m->header->mps_outage == 1;
+}
+
+void vcap_memory_note_mps_outage(struct vcap_memory *m, bool outage)
+{
+    m->header->mps_outage = outage;
 }

@@ -63,4 +63,8 @@ void vcap_memory_write(struct vcap_memory *memory, int place,
 
 void vcap_memory_forget(struct vcap_memory *memory, int place);
 
+/* Has an outage of MPS been announced that nobody saw end?  The next agent does not announce it again. */
+bool vcap_memory_mps_outage(const struct vcap_memory *memory);
+void vcap_memory_note_mps_outage(struct vcap_memory *memory, bool outage);
+
 #endif

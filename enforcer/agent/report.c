@@ -24,7 +24,7 @@ static double mib(uint64_t bytes)
 static uint64_t sum(uint64_t a, uint64_t b)
 {
     uint64_t s;
-    if (a == VCAP_UNKNOWN || b == VCAP_UNKNOWN || __builtin_add_overflow(a, b, &s))
+    if (__builtin_add_overflow(a, b, &s)) /* VCAP_UNKNOWN is the largest number */
         return VCAP_UNKNOWN;
     return s;
 }
