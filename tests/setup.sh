@@ -40,12 +40,15 @@ bubblewrap|command -v bwrap
 util-linux|command -v unshare
 procps|command -v ps
 man-db|command -v man
+python3-jsonschema|python3 -c 'import jsonschema'
 '
 full_table='
 debootstrap|command -v debootstrap
 libclang-rt-dev|ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
+prometheus|command -v promtool
+systemd-container|command -v systemd-nspawn
 prometheus|command -v promtool
 '
 

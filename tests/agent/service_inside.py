@@ -98,9 +98,11 @@ def containers_are_seen():
     holder = client("--block", "10", "--hold", "200")
     check(wait_for(lambda: metric("vramcap_refusals_total", "web") == 1), "a ledger in the folder is seen")
     inside = subprocess.Popen(
-        ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/dev/shm",
+        ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/dev/shm", "--chmod", "1777", "/dev/shm",
          "--unshare-pid", "--unshare-ipc", "--die-with-parent",
-         "env", "LD_LIBRARY_PATH=/build/sim", "VRAMCAP_SIM_STATE=/run/sim-state", "VRAMCAP_ENABLE=1",
+         # another user's: without DAC_READ_SEARCH its files in /proc stay closed
+         "setpriv", "--reuid=1234", "--regid=1234", "--clear-groups",
+         "env", "LD_LIBRARY_PATH=/build/sim", "VRAMCAP_SIM_STATE=/dev/shm/sim-state", "VRAMCAP_ENABLE=1",
          "VRAMCAP_MEMORY_MIB=50", "LD_PRELOAD=/usr/lib/libvramcap.so", GREEDY, "--block", "5", "--hold", "200"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
