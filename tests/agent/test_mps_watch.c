@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -262,10 +264,10 @@ static void a_daemon_that_hangs_is_down_and_the_loop_never_waits(void **state)
     long pids[2];
     (void)state;
     write_text("mode", "stubborn");
-    struct vcap_mps_watch *w = new_watch(NULL, TRY_MS, false);
+    struct vcap_mps_watch *w = new_watch(NULL, TRY_MS / 2, false);
     drive_to(w, VCAP_MPS_DOWN);
     assert_int_equal(vcap_mps_watch_status(w)->reason, VCAP_MPS_TIMEOUT);
-    assert_non_null(strstr(events[0].text, "1500 ms"));
+    assert_non_null(strstr(events[0].text, "750 ms"));
     assert_int_equal(sscanf(text_of("pids"), "%ld %ld", &pids[0], &pids[1]), 2);
     const uint64_t until = now_ns() + UINT64_C(10000000000);
     while ((runs(pids[0]) || runs(pids[1])) && now_ns() < until)
@@ -425,6 +427,68 @@ static void descriptors_and_children_are_given_back(void **state)
     assert_int_equal(open_descriptors(), before);
 }
 
+/* ---- with the stand-in for the daemon and its command (tests/sim/mps_control.c) ---- */
+
+static pid_t start_daemon(const char *directory)
+{
+    int ready;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)setenv("CUDA_MPS_PIPE_DIRECTORY", directory, 1);
+        (void)setenv("CUDA_MPS_LOG_DIRECTORY", directory, 1);
+        (void)setenv("VRAMCAP_SIM_STATE", in_folder("sim-state"), 1);
+        (void)execl(SIM_MPS_CONTROL, "nvidia-cuda-mps-control", "-f", (char *)NULL);
+        _exit(9);
+    }
+    (void)snprintf(path, sizeof path, "%s/control", directory);
+    for (ready = 0; ready < 1000 && access(path, F_OK) != 0; ready++)
+        (void)poll(NULL, 0, 10);
+    assert_true(ready < 1000);
+    return pid;
+}
+
+static void a_daemon_that_hangs_dies_and_comes_back_is_seen(void **state)
+{
+    char directory[96];
+    (void)state;
+    (void)snprintf(directory, sizeof directory, "%s/mps", folder);
+    assert_int_equal(mkdir(directory, 0755), 0);
+    assert_int_equal(setenv("VRAMCAP_SIM_STATE", in_folder("sim-state"), 1), 0);
+    pid_t daemon = start_daemon(directory);
+    struct vcap_mps_watch_config config = {.pipe_directory = directory,
+                                           .program = SIM_MPS_CONTROL,
+                                           .timeout_ms = TRY_MS,
+                                           .retry_ms = 10,
+                                           .period_ms = 20,
+                                           .event = heard,
+                                           .arg = folder};
+    struct vcap_mps_watch *w = vcap_mps_watch_new(&config);
+    const struct vcap_mps_status *s = vcap_mps_watch_status(w);
+    drive_to(w, VCAP_MPS_UP);
+    assert_int_equal(s->server_count, 0); /* the first client starts one */
+
+    write_text("mps/sim_behaviour", "hang");
+    drive_to(w, VCAP_MPS_DOWN);
+    assert_int_equal(s->reason, VCAP_MPS_TIMEOUT);
+    write_text("mps/sim_behaviour", "answer");
+    drive_to(w, VCAP_MPS_UP);
+    assert_int_equal(count(VCAP_MPS_EVENT_RECOVERED), 1);
+
+    assert_int_equal(kill(daemon, SIGKILL), 0);
+    assert_int_equal(waitpid(daemon, NULL, 0), daemon);
+    drive_to(w, VCAP_MPS_DOWN);
+    assert_int_equal(s->reason, VCAP_MPS_REFUSED); /* its socket is still there */
+    assert_non_null(strstr(s->detail, "Cannot find MPS control daemon process"));
+    daemon = start_daemon(directory);
+    drive_to(w, VCAP_MPS_UP);
+    assert_int_equal(count(VCAP_MPS_EVENT_RECOVERED), 2);
+    assert_int_equal(s->outages, 2);
+    vcap_mps_watch_free(w);
+    assert_int_equal(kill(daemon, SIGTERM), 0);
+    assert_int_equal(waitpid(daemon, NULL, 0), daemon);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +504,7 @@ int main(void)
         TEST(a_command_that_hangs_holds_nothing_up_and_is_not_started_twice),
         TEST(nothing_is_preloaded_into_the_control_program),
         TEST(descriptors_and_children_are_given_back),
+        TEST(a_daemon_that_hangs_dies_and_comes_back_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
