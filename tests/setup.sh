@@ -49,7 +49,6 @@ gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
 prometheus|command -v promtool
 systemd-container|command -v systemd-nspawn
-prometheus|command -v promtool
 '
 
 say()
