@@ -168,10 +168,10 @@ static void read_one(struct vcap_agent *a, struct vcap_watched *w)
     if (error == 0) {
         take_snapshot(a, w, fd, &snapshot, begin);
     } else if (error == -ENOENT && w->state == VCAP_WATCHED_NEW) {
-        w->gone_ns = 1; /* came and went: nothing to remember */
-        w->state = VCAP_WATCHED_GONE;
+        w->state = VCAP_WATCHED_GONE; /* came and went: nothing to remember, gone_ns is 0 */
     } else if (error == -ENOENT) {
-        w->gone_ns = begin;
+        if (w->state != VCAP_WATCHED_GONE)
+            w->gone_ns = begin;
         become(w, VCAP_WATCHED_GONE, "");
     } else {
         w->memory.ledger_errors++;
@@ -213,8 +213,8 @@ static void read_all(struct vcap_agent *a, uint64_t begin, bool patient)
         uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
         if (w->round == a->rounds + 1)
             continue;
-        if (w->state == VCAP_WATCHED_GONE && w->index_ns != begin && w->pass != a->processes.pass)
-            continue;
+        if (w->state == VCAP_WATCHED_GONE && w->index_ns != begin && w->user_count == 0)
+            continue; /* found neither in its directory nor in a process again */
         if (!patient && (w->due_ns > now || (w->cost_ns > SLOW_NS && now - begin > ROUND_NS)))
             put_off(w);
         else
@@ -227,7 +227,7 @@ static void forget_the_gone(struct vcap_agent *a, uint64_t now)
 {
     for (size_t i = 0; i < a->count;) {
         struct vcap_watched *w = a->all[i];
-        if (w->state != VCAP_WATCHED_GONE || now - w->gone_ns < a->settings.keep_ms * MS) {
+        if (w->state != VCAP_WATCHED_GONE || now < w->gone_ns + a->settings.keep_ms * MS) {
             i++;
             continue;
         }

@@ -147,7 +147,7 @@ static void sweep(struct vcap_watched *w)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < w->compared_count; i++) {
         const struct vcap_compared *c = &w->compared[i];
-        bool stays = c->driver_bytes != VCAP_UNKNOWN && (c->driver_bytes || c->unprotected);
+        bool stays = c->index != UINT32_MAX && (c->driver_bytes != 0 || c->unprotected != 0);
         for (uint32_t k = 0; k < w->snapshot.gpu_count; k++)
             stays = stays || !strcmp(w->snapshot.gpus[k].uuid, c->uuid);
         if (stays)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -296,6 +297,7 @@ static void a_killed_writer_leaves_a_whole_record(void **state)
     for (int round = 0; round < 60; round++) {
         pid_t pid = fork();
         if (pid == 0) {
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
             struct vcap_memory *m = vcap_memory_open(path, why, sizeof why);
             if (!m)
                 _exit(1);

@@ -1,0 +1,289 @@
+/*
+ * Starting, asking, stopping.
+ */
+#include "tests/agent/running.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/cli/ledger_image.h"
+
+#define DEADLINE_MS 10000
+#define AGENT_SECONDS 120
+#define GPU0 "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+bool running_setup(struct running *r)
+{
+    memset(r, 0, sizeof *r);
+    r->buffer = malloc(ANSWER_BYTES);
+    if (!r->buffer || !image_folder(r->folder))
+        return false;
+    (void)snprintf(r->ledgers, sizeof r->ledgers, "%s/ledgers", r->folder);
+    (void)snprintf(r->socket, sizeof r->socket, "%s/http", r->folder);
+    (void)snprintf(r->state, sizeof r->state, "%s/state", r->folder);
+    (void)snprintf(r->log, sizeof r->log, "%s/log", r->folder);
+    return mkdir(r->ledgers, 0755) == 0;
+}
+
+void running_teardown(struct running *r)
+{
+    char command[128];
+    if (r->pid)
+        (void)running_stop(r, SIGKILL);
+    free(r->buffer);
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", r->folder);
+    if (system(command) != 0)
+        perror(command);
+}
+
+static void child(const struct running *r, bool with_state, const char *const *environment,
+                  const char *const *extra)
+{
+    char listen[128];
+    const char *argv[64] = {VRAMCAP_AGENT, "--listen",   listen,     "--ledger-dir",
+                            r->ledgers,    "--interval", "0.05",     "--no-mps",
+                            "--nvml",      "none",       "--no-proc"};
+    size_t n = 11;
+    bool processes = false;
+    (void)snprintf(listen, sizeof listen, "unix:%s", r->socket);
+    for (size_t i = 0; extra && extra[i]; i++)
+        processes = processes || !strcmp(extra[i], "--scan-interval");
+    if (processes) /* whoever says how often wants it */
+        n--;
+    if (with_state) {
+        argv[n++] = "--state";
+        argv[n++] = r->state;
+    }
+    for (size_t i = 0; extra && extra[i] && n < 62; i++)
+        argv[n++] = extra[i];
+    argv[n] = NULL;
+    (void)unsetenv("NOTIFY_SOCKET");
+    (void)unsetenv("JOURNAL_STREAM");
+    for (size_t i = 0; environment && environment[i]; i++)
+        (void)putenv((char *)(uintptr_t)environment[i]);
+    int log = open(r->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    (void)dup2(log, STDERR_FILENO);
+    (void)dup2(log, STDOUT_FILENO);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)alarm(AGENT_SECONDS);
+    (void)execv(argv[0], (char **)(uintptr_t)argv);
+    _exit(99);
+}
+
+bool running_start(struct running *r, bool with_state, const char *const *environment,
+                   const char *const *extra)
+{
+    const uint64_t end = now_ms() + DEADLINE_MS;
+    r->pid = fork();
+    if (r->pid == 0)
+        child(r, with_state, environment, extra);
+    while (now_ms() < end) {
+        int status;
+        if (waitpid(r->pid, &status, WNOHANG) == r->pid) {
+            (void)fprintf(stderr, "the agent ended with %x:\n%s", status, running_log(r));
+            r->pid = 0;
+            return false;
+        }
+        if (running_get(r, "/healthz") == 200)
+            return true;
+        (void)usleep(10000);
+    }
+    return false;
+}
+
+int running_stop(struct running *r, int signal)
+{
+    int status = 0;
+    if (!r->pid)
+        return -1;
+    (void)kill(r->pid, signal);
+    const uint64_t end = now_ms() + DEADLINE_MS;
+    while (waitpid(r->pid, &status, WNOHANG) == 0) {
+        if (now_ms() > end)
+            (void)kill(r->pid, SIGKILL);
+        (void)usleep(2000);
+    }
+    r->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+int running_connect(const struct running *r)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(to.sun_path, sizeof to.sun_path, "%s", r->socket);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    if (fd >= 0)
+        (void)close(fd);
+    return -1;
+}
+
+size_t running_raw(struct running *r, const char *bytes, size_t length, int timeout_ms)
+{
+    size_t at = 0;
+    int fd = running_connect(r);
+    r->buffer[0] = '\0';
+    if (fd < 0)
+        return 0;
+    (void)send(fd, bytes, length, MSG_NOSIGNAL);
+    const uint64_t end = now_ms() + (uint64_t)timeout_ms;
+    while (at + 1 < ANSWER_BYTES) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        uint64_t now = now_ms();
+        if (now >= end || poll(&p, 1, (int)(end - now)) <= 0)
+            break;
+        ssize_t n = recv(fd, r->buffer + at, ANSWER_BYTES - 1 - at, 0);
+        if (n <= 0)
+            break;
+        at += (size_t)n;
+    }
+    (void)close(fd);
+    r->buffer[at] = '\0';
+    return at;
+}
+
+int running_get(struct running *r, const char *path)
+{
+    char request[256];
+    int n = snprintf(request, sizeof request,
+                     "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+    size_t length = running_raw(r, request, (size_t)n, DEADLINE_MS);
+    char *end = strstr(r->buffer, "\r\n\r\n");
+    r->status = 0;
+    r->head = r->body = r->buffer;
+    r->body_length = 0;
+    if (!end || strncmp(r->buffer, "HTTP/1.1 ", 9) != 0)
+        return 0;
+    *end = '\0';
+    r->body = end + 4;
+    r->body_length = length - (size_t)(r->body - r->buffer);
+    r->status = (int)strtol(r->buffer + 9, NULL, 10);
+    return r->status;
+}
+
+double running_metric(struct running *r, const char *series)
+{
+    size_t n = strlen(series);
+    if (running_get(r, "/metrics") != 200)
+        return -2;
+    for (const char *line = r->body; line && *line;) {
+        if (!strncmp(line, series, n) && line[n] == ' ')
+            return strtod(line + n, NULL);
+        line = strchr(line, '\n');
+        line = line ? line + 1 : NULL;
+    }
+    return -1;
+}
+
+double running_value(struct running *r, const char *name, const char *container)
+{
+    char series[256];
+    if (strstr(name, "lost") || strstr(name, "errors"))
+        (void)snprintf(series, sizeof series, "%s{container=\"%s\"}", name, container);
+    else
+        (void)snprintf(series, sizeof series,
+                       "%s{container=\"%s\",gpu_uuid=\"" GPU0 "\",gpu=\"0\"}", name, container);
+    return running_metric(r, series);
+}
+
+bool running_until(struct running *r, const char *name, const char *container, double value)
+{
+    const uint64_t end = now_ms() + DEADLINE_MS;
+    double now = 0;
+    while (now_ms() < end) {
+        now = running_value(r, name, container);
+        if (now >= value && now <= value)
+            return true;
+        (void)usleep(20000);
+    }
+    (void)fprintf(stderr, "%s of %s is %g, not %g\n%s\n", name, container, now, value,
+                  running_log(r));
+    return false;
+}
+
+json_t *running_json(struct running *r)
+{
+    json_error_t error;
+    if (running_get(r, "/v1/containers") != 200)
+        return NULL;
+    json_t *json = json_loads(r->body, JSON_REJECT_DUPLICATES, &error);
+    if (!json)
+        (void)fprintf(stderr, "%s in:\n%s\n", error.text, r->body);
+    return json;
+}
+
+json_t *running_container(struct running *r, const char *label)
+{
+    json_t *all = running_json(r), *found = NULL, *one;
+    size_t i;
+    json_array_foreach(json_object_get(all, "containers"), i, one)
+    {
+        if (!strcmp(json_string_value(json_object_get(one, "container")), label))
+            found = json_incref(one);
+    }
+    json_decref(all);
+    return found;
+}
+
+const char *running_log(const struct running *r)
+{
+    static char text[1 << 20];
+    int fd = open(r->log, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0)
+        (void)close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+unsigned running_lines(const struct running *r, const char *one, const char *other)
+{
+    unsigned count = 0;
+    char *text = strdup(running_log(r)), *rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        count += strstr(line, one) && strstr(line, other);
+    free(text);
+    return count;
+}
+
+bool running_until_line(const struct running *r, const char *one, const char *other)
+{
+    const uint64_t end = now_ms() + DEADLINE_MS;
+    while (now_ms() < end) {
+        if (running_lines(r, one, other) > 0)
+            return true;
+        (void)usleep(20000);
+    }
+    (void)fprintf(stderr, "no line with '%s' and '%s' in:\n%s", one, other, running_log(r));
+    return false;
+}
+
+const char *running_ledger(const struct running *r, const char *name)
+{
+    static char paths[4][512];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", r->ledgers, name);
+    return path;
+}

@@ -1,0 +1,76 @@
+/*
+ * A running vramcap-agent for tests: started in a directory of its own, asked over a Unix socket there,
+ * its log lines collected in a file.  Whatever hangs dies of SIGALRM or at its deadline.
+ */
+#ifndef VRAMCAP_TESTS_AGENT_RUNNING_H
+#define VRAMCAP_TESTS_AGENT_RUNNING_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define ANSWER_BYTES (4u << 20)
+
+struct running {
+    char folder[64];  /* with everything below in it */
+    char ledgers[96]; /* --ledger-dir */
+    char socket[96], state[96], log[96];
+    pid_t pid; /* 0: not running */
+    /* the last answer */
+    int status;
+    char *head, *body;
+    size_t body_length;
+    char *buffer;
+};
+
+/* Makes the directories. */
+bool running_setup(struct running *r);
+void running_teardown(struct running *r);
+
+/*
+ * Starts it with --listen, --ledger-dir, --interval 0.05, --no-proc, --no-mps, --nvml none and, if
+ * with_state, --state; then extra, which may say otherwise.  environment: "A=B", NULL-terminated, may
+ * be NULL.  Waits until it answers; false: it ended, or did not within 10 s.
+ */
+bool running_start(struct running *r, bool with_state, const char *const *environment,
+                   const char *const *extra);
+
+/* Exit status, or 256 + signal. */
+int running_stop(struct running *r, int signal);
+
+/* GET; the status, 0: no answer. */
+int running_get(struct running *r, const char *path);
+
+/* A connected socket; -1. */
+int running_connect(const struct running *r);
+
+/* Sends bytes on a new connection, then reads what comes until the end or timeout_ms; its length. */
+size_t running_raw(struct running *r, const char *bytes, size_t length, int timeout_ms);
+
+/* The value of one series of /metrics, asked for now, by its name with labels; -1: it is not there. */
+double running_metric(struct running *r, const char *series);
+
+/* The same of a container's series on the GPU of row 0 of an image: NAME{container=C,gpu_uuid=...}. */
+double running_value(struct running *r, const char *name, const char *container);
+
+/* Until the metric has the value; false after 10 s. */
+bool running_until(struct running *r, const char *name, const char *container, double value);
+
+/* /v1/containers now, or one container of it (to be given back with json_decref). */
+json_t *running_json(struct running *r);
+json_t *running_container(struct running *r, const char *label);
+
+/* The log so far; static, cut at 1 MiB.  And lines in it that hold both words. */
+const char *running_log(const struct running *r);
+unsigned running_lines(const struct running *r, const char *one, const char *other);
+
+/* Until such a line is there; false after 10 s. */
+bool running_until_line(const struct running *r, const char *one, const char *other);
+
+/* Path of a ledger by name; valid until the fourth call after this. */
+const char *running_ledger(const struct running *r, const char *name);
+
+#define RUNNING_ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+#endif

@@ -1,0 +1,753 @@
+/*
+ * The running agent: what it finds, what it says, and that it goes on.  Ledgers are made by hand, living
+ * owners simulated by their locks.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "enforcer/cli/host_record.h"
+#include "tests/agent/running.h"
+#include "tests/cli/ledger_image.h"
+#include "tests/support/skip.h"
+
+static struct running r;
+static struct image image;
+
+static int setup(void **state)
+{
+    (void)state;
+    if (!running_setup(&r))
+        return -1;
+    image_init(&image);
+    image_gpu(&image, 0, 4096, VCAP_LF_SOURCE_ENV);
+    image_process(&image, 1, 0, 1000, "serve");
+    image.gpus[0].peak_bytes = 1700 * IMAGE_MIB;
+    image.gpus[0].refusals = 9;
+    image.gpus[0].refused_bytes = 900;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    running_teardown(&r);
+    return 0;
+}
+
+/* Puts the image in place as a file of its own, as whoever makes ledgers does. */
+static void put(const char *name)
+{
+    char temporary[512];
+    (void)snprintf(temporary, sizeof temporary, "%s/.tmp", r.ledgers);
+    assert_int_equal(image_write(&image, sizeof image, temporary), 0);
+    assert_int_equal(rename(temporary, running_ledger(&r, name)), 0);
+}
+
+static void start(void)
+{
+    assert_true(running_start(&r, true, NULL, NULL));
+}
+
+static void a_ledger_s_numbers_are_exported(void **state)
+{
+    (void)state;
+    put("web.ledger");
+    int lock = image_live(running_ledger(&r, "web.ledger"), 1);
+    start();
+    assert_true(running_value(&r, "vramcap_ceiling_bytes", "web") == 4096.0 * IMAGE_MIB);
+    assert_true(running_value(&r, "vramcap_charged_bytes", "web") == 1000.0 * IMAGE_MIB);
+    assert_true(running_value(&r, "vramcap_peak_bytes", "web") == 1700.0 * IMAGE_MIB);
+    assert_true(running_value(&r, "vramcap_overhead_bytes", "web") == -1); /* unknown */
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 9);
+    assert_true(running_value(&r, "vramcap_refused_bytes_total", "web") == 900);
+    assert_true(running_value(&r, "vramcap_processes", "web") == 1);
+    assert_true(running_value(&r, "vramcap_unaccounted_bytes", "web") == -1); /* no driver */
+    assert_true(running_value(&r, "vramcap_unprotected_processes", "web") == -1);
+    assert_true(running_metric(&r, "vramcap_build_info{version=\"" VRAMCAP_VERSION "\"}") == 1);
+    assert_non_null(strstr(r.body, "vramcap_process_charged_bytes{container=\"web\",gpu_uuid=\"GPU-"
+                                   "00010203-0405-0607-0809-0a0b0c0d0e0f\",gpu=\"0\",pid=\"101@"
+                                   "4242/1\"} 1048576000\n"));
+    (void)close(lock); /* the process dies */
+    assert_true(running_until(&r, "vramcap_charged_bytes", "web", 0));
+    assert_true(running_value(&r, "vramcap_processes", "web") == 0);
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    assert_int_not_equal(access(r.socket, F_OK), 0); /* the socket's name is gone */
+}
+
+static void a_ledger_without_a_ceiling_shows_none(void **state)
+{
+    (void)state;
+    image_gpu(&image, 0, UINT64_MAX, VCAP_LF_SOURCE_NONE);
+    put("web");
+    start();
+    assert_true(running_value(&r, "vramcap_ceiling_bytes", "web") == -1);
+    assert_true(running_value(&r, "vramcap_charged_bytes", "web") == 0);
+}
+
+static void both_layouts_of_the_directory_are_found(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir(running_ledger(&r, "box"), 0755), 0);
+    assert_int_equal(mkdir(running_ledger(&r, "empty"), 0755), 0);
+    put("box/ledger");
+    put("web");
+    put("later.new-77"); /* not yet finished */
+    start();
+    assert_true(running_value(&r, "vramcap_peak_bytes", "box") > 0);
+    assert_true(running_value(&r, "vramcap_peak_bytes", "web") > 0);
+    json_t *all = running_json(&r);
+    assert_int_equal(json_array_size(json_object_get(all, "containers")), 2);
+    json_decref(all);
+}
+
+static void containers_come_go_and_come_back(void **state)
+{
+    (void)state;
+    start();
+    assert_true(running_value(&r, "vramcap_peak_bytes", "web") == -1);
+    put("web");
+    assert_true(running_until(&r, "vramcap_refusals_total", "web", 9));
+    assert_int_equal(unlink(running_ledger(&r, "web")), 0);
+    assert_true(running_until(&r, "vramcap_ceiling_bytes", "web", -1));
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 9); /* the last state */
+    json_t *gone = running_container(&r, "web");
+    assert_string_equal(json_string_value(json_object_get(gone, "state")), "gone");
+    assert_int_equal(json_array_size(json_object_get(gone, "processes")), 1);
+    json_decref(gone);
+    image.gpus[0].refusals = 2; /* the next container of this name */
+    image.header.created_ns++;
+    put("web");
+    assert_true(running_until(&r, "vramcap_refusals_total", "web", 11));
+    assert_true(running_value(&r, "vramcap_ceiling_bytes", "web") == 4096.0 * IMAGE_MIB);
+}
+
+static void what_is_gone_is_forgotten_after_a_while(void **state)
+{
+    (void)state;
+    put("web");
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--keep", "0.3")));
+    assert_int_equal(unlink(running_ledger(&r, "web")), 0);
+    assert_true(running_until(&r, "vramcap_refusals_total", "web", -1));
+    json_t *all = running_json(&r);
+    assert_int_equal(json_array_size(json_object_get(all, "containers")), 0);
+    json_decref(all);
+    put("web"); /* a new one, and no memory of the old */
+    assert_true(running_until(&r, "vramcap_refusals_total", "web", 9));
+}
+
+static void counters_never_go_back(void **state)
+{
+    (void)state;
+    put("web");
+    start();
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 9);
+    assert_int_equal(running_stop(&r, SIGKILL), 256 + SIGKILL);
+    image.gpus[0].refusals = 12; /* meanwhile */
+    assert_int_equal(image_write(&image, sizeof image, running_ledger(&r, "web")), 0);
+    start();
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 12);
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    image.gpus[0].refusals = 1; /* the container was replaced */
+    put("web");
+    start();
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 13);
+}
+
+/* ---- events ---- */
+
+static void event(enum vcap_lf_event_kind kind, const char *name)
+{
+    struct vcap_lf_event *e = image_event(&image, kind, name);
+    e->gpu = 0;
+    e->bytes = 512;
+    e->held = 1024;
+    e->limit = 2048;
+}
+
+static void update(const char *name)
+{
+    int fd = open(running_ledger(&r, name), O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, &image, sizeof image, 0), sizeof image);
+    (void)close(fd);
+}
+
+static void each_event_is_one_line_also_across_restarts(void **state)
+{
+    (void)state;
+    event(VCAP_LF_EVENT_REFUSAL, "cuMemAlloc_v2");
+    event(VCAP_LF_EVENT_REAP, "");
+    put("web");
+    start();
+    assert_true(running_until_line(&r, "event=reap", "seq=2"));
+    event(VCAP_LF_EVENT_NEAR, "");
+    update("web");
+    assert_true(running_until_line(&r, "event=near", "seq=3"));
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    event(VCAP_LF_EVENT_REFUSAL, "while away");
+    update("web");
+    for (int i = 0; i < 3; i++) {
+        start();
+        assert_true(running_until_line(&r, "event=refusal", "seq=4"));
+        (void)usleep(200000);
+        (void)running_stop(&r, SIGKILL);
+    }
+    for (int seq = 1; seq <= 4; seq++) {
+        char text[16];
+        (void)snprintf(text, sizeof text, " seq=%d ", seq);
+        assert_int_equal(running_lines(&r, "container=web", text), 1);
+    }
+    assert_int_equal(running_lines(&r, "event=refusal container=web seq=1 id=",
+                                   "gpu_uuid=GPU-00010203-0405-0607-0809-0a0b0c0d0e0f "
+                                   "name=cuMemAlloc_v2 bytes=512 held_bytes=1024 limit_bytes=2048"),
+                     1);
+    assert_int_equal(running_lines(&r, "seq=4", "name=\"while away\""), 1);
+}
+
+static void a_kill_in_the_middle_repeats_at_most_one_marked_line(void **state)
+{
+    (void)state;
+    unsigned marked = 0;
+    put("web");
+    /* 10 kills while events come in: every number once, but for a marked one per kill */
+    for (int round = 0; round < 10; round++) {
+        start();
+        for (int i = 0; i < 10; i++) {
+            event(VCAP_LF_EVENT_REFUSAL, "x");
+            update("web");
+            (void)usleep((useconds_t)(3000 + 1000 * (round + i) % 7));
+        }
+        (void)running_stop(&r, SIGKILL);
+    }
+    start();
+    assert_true(running_until_line(&r, "seq=100 ", "event=refusal"));
+    (void)running_stop(&r, SIGTERM);
+    for (int seq = 1; seq <= 100; seq++) {
+        char text[16];
+        (void)snprintf(text, sizeof text, " seq=%d ", seq);
+        unsigned plain = running_lines(&r, "event=refusal", text);
+        unsigned again = running_lines(&r, "again=1", text);
+        marked += again;
+        if (plain - again != 1 && !(plain == 1 && again == 1))
+            fail_msg("event %d: %u lines, %u of them marked", seq, plain, again);
+    }
+    assert_true(marked <= 10);
+    assert_int_equal(running_lines(&r, "events-lost", ""), 0);
+}
+
+static void what_left_the_ring_is_counted_and_said(void **state)
+{
+    (void)state;
+    put("web");
+    start();
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    for (unsigned i = 0; i < IMAGE_EVENTS + 5; i++)
+        event(VCAP_LF_EVENT_REFUSAL, "x");
+    update("web");
+    start();
+    assert_true(running_until_line(&r, "event=events-lost container=web", "count=5"));
+    assert_true(running_value(&r, "vramcap_events_lost_total", "web") == 5);
+    assert_int_equal(running_lines(&r, "event=refusal", "container=web"), IMAGE_EVENTS);
+    (void)running_stop(&r, SIGTERM);
+    start(); /* and the count is remembered */
+    assert_true(running_value(&r, "vramcap_events_lost_total", "web") == 5);
+}
+
+static void an_event_that_is_never_finished_is_not_waited_for_for_ever(void **state)
+{
+    (void)state;
+    event(VCAP_LF_EVENT_REFUSAL, "one");
+    event(VCAP_LF_EVENT_REFUSAL, "torn");
+    image.events[2].end = 0; /* its writer died */
+    event(VCAP_LF_EVENT_REFUSAL, "three");
+    put("web");
+    start();
+    assert_true(running_until_line(&r, "event=events-lost", "count=1"));
+    assert_true(running_until_line(&r, "name=three", "seq=3"));
+    assert_int_equal(running_lines(&r, "name=torn", ""), 0);
+}
+
+/* ---- bad ledgers ---- */
+
+static void hold_thousands_of_locks(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    for (off_t i = 0; i < 20000; i++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 2 * i, .l_len = 1};
+        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            break;
+    }
+    /* kept open by this process until the test ends */
+}
+
+static void every_hostile_file_is_reported_and_delays_nobody(void **state)
+{
+    (void)state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char command[512];
+    put("good");
+    put("short");
+    assert_int_equal(truncate(running_ledger(&r, "short"), sizeof image - 1), 0);
+    put("empty");
+    assert_int_equal(truncate(running_ledger(&r, "empty"), 0), 0);
+    put("huge");
+    assert_int_equal(truncate(running_ledger(&r, "huge"), INT64_C(1) << 40), 0);
+    assert_int_equal(mkfifo(running_ledger(&r, "fifo"), 0600), 0);
+    assert_int_equal(symlink(running_ledger(&r, "good"), running_ledger(&r, "link")), 0);
+    assert_int_equal(symlink("/dev/zero", running_ledger(&r, "zero")), 0);
+    assert_int_equal(symlink("/proc/self/fd/0", running_ledger(&r, "magic")), 0);
+    assert_int_equal(symlink("loop", running_ledger(&r, "loop")), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", r.ledgers);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    const struct image good = image;
+    image.header.magic[0] = 'X';
+    put("magic-bytes");
+    image = good;
+    image.header.version = image.header.oldest_reader = 99;
+    put("version");
+    image = good;
+    image.header.byte_order = 0x04030201;
+    put("order");
+    image = good;
+    image.header.slot_count = UINT32_MAX;
+    put("counts");
+    image = good;
+    image.header.cell_offset = UINT32_MAX - 63;
+    put("offsets");
+    image = good;
+    image.gpus[0].peak_bytes = UINT64_MAX;
+    put("words");
+    image = good;
+    memset((char *)&image + sizeof image.header, 0xff, sizeof image - sizeof image.header);
+    put("garbage");
+    image = good;
+    put("lease");
+    int lease = open(running_ledger(&r, "lease"), O_RDWR | O_CLOEXEC);
+    (void)signal(SIGIO, SIG_IGN);
+    assert_int_equal(fcntl(lease, F_SETLEASE, F_WRLCK), 0);
+    put("locks");
+    hold_thousands_of_locks(running_ledger(&r, "locks"));
+    put("name with \"quotes\" and \xff");
+    assert_int_equal(mkdir(running_ledger(&r, "folder"), 0755), 0);
+    assert_int_equal(mkdir(running_ledger(&r, "folder/ledger"), 0755), 0);
+    assert_int_equal(mkdir(running_ledger(&r, "through"), 0755), 0);
+    assert_int_equal(symlink("/etc/passwd", running_ledger(&r, "through/ledger")), 0);
+    start();
+    const struct {
+        const char *name, *reason;
+    } cases[] = {{"short", "truncated"},      {"empty", "empty"},
+                 {"huge", "too many"},        {"fifo", "FIFO"},
+                 {"link", "symbolic link"},   {"zero", "symbolic link"},
+                 {"magic", "symbolic link"},  {"loop", "symbolic link"},
+                 {"socket", "socket"},        {"magic-bytes", "not a vramcap ledger"},
+                 {"version", "version"},      {"order", "byte order"},
+                 {"counts", "slots"},         {"offsets", "outside"},
+                 {"words", "impossible"},     {"garbage", ""},
+                 {"lease", "lease"},          {"folder", "directory"},
+                 {"through", "symbolic link"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *c = running_container(&r, cases[i].name);
+        const char *found = json_string_value(json_object_get(c, "state"));
+        const char *reason = json_string_value(json_object_get(c, "reason"));
+        if (!found || strcmp(found, "untrusted") != 0 || !reason ||
+            !strstr(reason, cases[i].reason))
+            fail_msg("%s: %s, '%s'", cases[i].name, found, reason);
+        json_decref(c);
+        if (running_lines(&r, "event=ledger-untrusted", cases[i].name) == 0)
+            fail_msg("no line about %s", cases[i].name);
+        if (running_value(&r, "vramcap_ledger_errors_total", cases[i].name) < 1 ||
+            running_value(&r, "vramcap_peak_bytes", cases[i].name) >= 0)
+            fail_msg("metrics of %s", cases[i].name);
+    }
+    assert_true(running_value(&r, "vramcap_peak_bytes", "good") == 1700.0 * IMAGE_MIB);
+    assert_true(running_value(&r, "vramcap_peak_bytes", "locks") == 1700.0 * IMAGE_MIB);
+    assert_true(running_value(&r, "vramcap_peak_bytes", "name_with__quotes__and__") > 0);
+    assert_null(strstr(r.body, "quotes\""));
+    /* a good one that comes now is there at once, in every round */
+    image.header.created_ns++;
+    put("late");
+    assert_true(running_until(&r, "vramcap_peak_bytes", "late", 1700.0 * IMAGE_MIB));
+    assert_int_equal(running_get(&r, "/healthz"), 200);
+    (void)snprintf(command, sizeof command, "rm '%s'", running_ledger(&r, "fifo"));
+    assert_int_equal(system(command), 0);
+    put("fifo"); /* a bad one that is replaced by a good one */
+    assert_true(running_until_line(&r, "event=ledger-good-again container=fifo", ""));
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    (void)close(fd);
+    (void)close(lease);
+}
+
+static void a_ledger_damaged_while_it_is_read_is_survived(void **state)
+{
+    (void)state;
+    put("web");
+    put("good");
+    start();
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(running_ledger(&r, "web"), O_RDWR | O_CLOEXEC);
+        for (unsigned i = 0;; i++) {
+            (void)!ftruncate(fd, (off_t)(i * 7919 % (2 * sizeof image)));
+            (void)!pwrite(fd, &image, sizeof image, 0);
+            (void)!pwrite(fd, &i, sizeof i, (off_t)(i * 104729 % sizeof image));
+        }
+    }
+    for (int i = 0; i < 100; i++) {
+        assert_true(running_value(&r, "vramcap_peak_bytes", "good") == 1700.0 * IMAGE_MIB);
+        json_decref(running_json(&r));
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_int_equal(image_write(&image, sizeof image, running_ledger(&r, "web")), 0);
+    assert_true(running_until(&r, "vramcap_peak_bytes", "web", 1700.0 * IMAGE_MIB));
+}
+
+static void nothing_in_a_ledger_is_changed_or_locked(void **state)
+{
+    (void)state;
+    static unsigned char after[sizeof image];
+    put("web");
+    start();
+    for (int i = 0; i < 50; i++)
+        (void)running_get(&r, "/metrics");
+    int fd = open(running_ledger(&r, "web"), O_RDWR | O_CLOEXEC);
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(fcntl(fd, F_OFD_SETLK, &all), 0);
+        all.l_type = all.l_type == F_WRLCK ? F_UNLCK : F_WRLCK;
+    }
+    assert_int_equal(pread(fd, after, sizeof after, 0), sizeof after);
+    assert_memory_equal(after, &image, sizeof image);
+    (void)close(fd);
+}
+
+/* ---- tampering ---- */
+
+static void host_made(uint64_t mib)
+{
+    image.header.flags = VCAP_LF_HOST_MADE;
+    image.header.default_ceiling = vcap_lf_ceiling(IMAGE_UNITS(mib), VCAP_LF_SOURCE_HOST);
+    image_gpu(&image, 0, mib, VCAP_LF_SOURCE_HOST);
+}
+
+static int tampered(const char *container)
+{
+    json_t *c = running_container(&r, container);
+    const json_t *value = json_object_get(c, "tampered");
+    int answer = json_is_null(value) ? -1 : json_is_true(value);
+    json_decref(c);
+    return answer;
+}
+
+static void a_raised_ceiling_is_tampering(void **state)
+{
+    (void)state;
+    host_made(4096);
+    put("web");
+    start();
+    (void)usleep(200000);
+    assert_int_equal(tampered("web"), 0);
+    (void)running_stop(&r, SIGKILL);
+    host_made(8192); /* and host_changes as it was */
+    update("web");
+    start(); /* it remembers across restarts */
+    assert_int_equal(tampered("web"), 1);
+    assert_true(running_until_line(&r, "event=tampered container=web", "8589934592"));
+    host_made(4096);
+    update("web");
+    assert_true(running_until_line(&r, "event=tampering-ended", "web"));
+    image.header.flags = 0; /* not the host's any more? */
+    update("web");
+    (void)usleep(150000);
+    assert_int_equal(tampered("web"), 1);
+}
+
+static void the_host_s_own_note_decides(void **state)
+{
+    (void)state;
+    struct vcap_host_record note = {
+        .changes = 0, .flags = VCAP_LF_HOST_MADE, .default_bytes = 4096 * IMAGE_MIB};
+    host_made(8192);
+    image.header.host_changes = 5; /* as if the host had changed it */
+    put("web");
+    int fd = open(running_ledger(&r, "web"), O_RDWR | O_CLOEXEC);
+    int error = vcap_host_record_write(fd, &note);
+    (void)close(fd);
+    if (error)
+        SKIP_BECAUSE("no note can be written here: %s", strerror(-error));
+    start();
+    assert_int_equal(tampered("web"), 1);
+    host_made(4096);
+    update("web");
+    assert_true(running_until_line(&r, "event=tampering-ended", "web"));
+    assert_int_equal(tampered("web"), 0);
+}
+
+static void a_ledger_that_the_host_did_not_make_cannot_be_judged(void **state)
+{
+    (void)state;
+    put("web");
+    start();
+    (void)usleep(150000);
+    assert_int_equal(tampered("web"), -1);
+}
+
+/* ---- once, textfile, service ---- */
+
+static void once_prints_and_ends(void **state)
+{
+    (void)state;
+    char command[1024];
+    put("web");
+    (void)snprintf(command, sizeof command,
+                   "'%s' --once --json --no-proc --nvml none --ledger-dir '%s' >'%s/out' 2>'%s'",
+                   VRAMCAP_AGENT, r.ledgers, r.folder, r.log);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof command, "%s/out", r.folder);
+    json_t *json = json_load_file(command, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(json, "containers")), 1);
+    assert_int_equal(json_integer_value(json_object_get(json, "version")), 1);
+    json_decref(json);
+    assert_string_equal(running_log(&r), "");
+    assert_int_equal(truncate(running_ledger(&r, "web"), 5), 0);
+    (void)snprintf(command, sizeof command,
+                   "'%s' --once --no-proc --nvml none --ledger-dir '%s' --textfile '%s/x.prom'",
+                   VRAMCAP_AGENT, r.ledgers, r.folder);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof command,
+                   "grep -q 'vramcap_ledger_errors_total{container=\"web\"} 1' '%s/x.prom'",
+                   r.folder);
+    assert_int_equal(system(command), 0);
+    (void)snprintf(command, sizeof command,
+                   "'%s' --once --no-proc --nvml none --ledger-dir '%s' >/dev/null 2>&1",
+                   VRAMCAP_AGENT, r.ledgers);
+    assert_int_equal(WEXITSTATUS(system(command)), 1); /* not to be trusted */
+    (void)snprintf(command, sizeof command,
+                   "'%s' --once --no-proc --nvml none --ledger-dir '%s' >/dev/full 2>/dev/null",
+                   VRAMCAP_AGENT, r.ledgers);
+    assert_int_equal(WEXITSTATUS(system(command)), 2);
+}
+
+static void wrong_options_are_said_in_one_line(void **state)
+{
+    (void)state;
+    const char *const wrong[] = {"--listen 9478",
+                                 "--listen localhost:1",
+                                 "--interval 0",
+                                 "--keep never",
+                                 "--json",
+                                 "--once --json -t x",
+                                 "extra",
+                                 "--nonsense",
+                                 "--state",
+                                 "--state /nowhere/x --once",
+                                 "--listen 203.0.113.1:9 --state ''"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char command[512];
+        (void)unlink(r.log);
+        (void)snprintf(command, sizeof command, "'%s' --nvml none --no-mps --no-proc %s 2>'%s'",
+                       VRAMCAP_AGENT, wrong[i], r.log);
+        int status = WEXITSTATUS(system(command));
+        const char *said = running_log(&r);
+        const char *line = strchr(said, '\n');
+        if (status != 2 || strncmp(said, "vramcap-agent: ", 15) != 0 || !line || line[1])
+            fail_msg("%s: status %d, '%s'", wrong[i], status, said);
+    }
+}
+
+static bool notified(int fd, const char *what)
+{
+    char text[256];
+    for (int i = 0; i < 100; i++) {
+        ssize_t n = recv(fd, text, sizeof text - 1, 0); /* SO_RCVTIMEO */
+        if (n < 0)
+            return false;
+        text[n] = '\0';
+        if (strstr(text, what))
+            return true;
+    }
+    return false;
+}
+
+static void systemd_is_told_of_readiness_and_life(void **state)
+{
+    (void)state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const struct timeval limit = {.tv_sec = 10};
+    char variable[160];
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", r.folder);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    (void)snprintf(variable, sizeof variable, "NOTIFY_SOCKET=%s", address.sun_path);
+    assert_true(running_start(&r, false, RUNNING_ARGS(variable, "WATCHDOG_USEC=400000"), NULL));
+    assert_true(notified(fd, "READY=1"));
+    assert_true(notified(fd, "WATCHDOG=1"));
+    (void)kill(r.pid, SIGSTOP); /* a stopped agent is silent, */
+    (void)usleep(100000);
+    char rest[256];
+    while (recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
+        continue;
+    (void)usleep(500000);
+    assert_true(recv(fd, rest, sizeof rest, MSG_DONTWAIT) < 0);
+    (void)kill(r.pid, SIGCONT); /* and comes back */
+    assert_true(notified(fd, "WATCHDOG=1"));
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    assert_true(notified(fd, "STOPPING=1"));
+    (void)close(fd);
+}
+
+static void two_agents_do_not_share_a_state_file(void **state)
+{
+    (void)state;
+    char command[512];
+    start();
+    (void)snprintf(command, sizeof command,
+                   "'%s' --nvml none --no-proc --once --state '%s' 2>&1 | grep -q 'another agent'",
+                   VRAMCAP_AGENT, r.state);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- through processes ---- */
+
+/* A child with a ledger mapped as the library has it: the whole, shared, and an anchor. */
+static pid_t map_as_a_client(const char *path)
+{
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) != 0)
+        return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        struct image *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *anchor = mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+        struct flock lock = {
+            .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VCAP_LF_LOCK_SLOT + 1, .l_len = 1};
+        struct stat st;
+        if (m == MAP_FAILED || anchor == MAP_FAILED || fcntl(fd, F_OFD_SETLK, &lock) != 0 ||
+            stat("/proc/self/ns/pid", &st) != 0)
+            _exit(1);
+        m->slots[1].pid = (uint32_t)getpid();
+        m->slots[1].pidns = st.st_ino;
+        (void)close(fd);
+        (void)!write(ready[1], "x", 1);
+        for (;;)
+            (void)pause();
+    }
+    char byte;
+    (void)close(ready[1]);
+    if (read(ready[0], &byte, 1) != 1)
+        pid = -1;
+    (void)close(ready[0]);
+    return pid;
+}
+
+static void a_ledger_without_a_mount_is_found_through_its_processes(void **state)
+{
+    (void)state;
+    char path[128], label[64], series[256];
+    struct stat st;
+    (void)snprintf(path, sizeof path, "%s/hidden", r.folder);
+    assert_int_equal(image_write(&image, sizeof image, path), 0);
+    assert_int_equal(stat(path, &st), 0);
+    (void)snprintf(label, sizeof label, "ledger-%llu", (unsigned long long)st.st_ino);
+    pid_t pid = map_as_a_client(path);
+    assert_true(pid > 0);
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.1")));
+    json_t *c = running_container(&r, label);
+    if (!c && getuid() != 0)
+        SKIP_BECAUSE("/proc/PID/map_files is for root");
+    assert_non_null(c);
+    assert_string_equal(json_string_value(json_object_get(c, "state")), "ok");
+    const json_t *process = json_array_get(json_object_get(c, "processes"), 0);
+    assert_int_equal(json_integer_value(json_object_get(process, "host_pid")), pid);
+    json_decref(c);
+    (void)snprintf(series, sizeof series,
+                   "vramcap_process_charged_bytes{container=\"%s\",gpu_uuid=\"GPU-00010203-0405-"
+                   "0607-0809-0a0b0c0d0e0f\",gpu=\"0\",pid=\"%d\"}",
+                   label, (int)pid);
+    assert_true(running_metric(&r, series) == 1000.0 * IMAGE_MIB);
+    /* its name is gone, and it can still be read */
+    assert_int_equal(unlink(path), 0);
+    assert_true(running_value(&r, "vramcap_charged_bytes", label) == 1000.0 * IMAGE_MIB);
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_true(running_until(&r, "vramcap_ceiling_bytes", label, -1));
+    assert_true(running_value(&r, "vramcap_refusals_total", label) == 9);
+}
+
+static void what_both_ways_find_is_one_container(void **state)
+{
+    (void)state;
+    put("web");
+    pid_t pid = map_as_a_client(running_ledger(&r, "web"));
+    assert_true(pid > 0);
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.1")));
+    (void)usleep(400000);
+    json_t *all = running_json(&r), *one;
+    size_t i, found = 0;
+    json_array_foreach(json_object_get(all, "containers"), i, one)
+    {
+        const char *label = json_string_value(json_object_get(one, "container"));
+        found += !strncmp(label, "web", 3);
+    }
+    assert_int_equal(found, 1);
+    json_decref(all);
+    json_t *c = running_container(&r, "web");
+    const json_t *process = json_array_get(json_object_get(c, "processes"), 0);
+    if (getuid() == 0)
+        assert_int_equal(json_integer_value(json_object_get(process, "host_pid")), pid);
+    json_decref(c);
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_ledger_s_numbers_are_exported),
+        TEST(a_ledger_without_a_ceiling_shows_none),
+        TEST(both_layouts_of_the_directory_are_found),
+        TEST(containers_come_go_and_come_back),
+        TEST(what_is_gone_is_forgotten_after_a_while),
+        TEST(counters_never_go_back),
+        TEST(each_event_is_one_line_also_across_restarts),
+        TEST(a_kill_in_the_middle_repeats_at_most_one_marked_line),
+        TEST(what_left_the_ring_is_counted_and_said),
+        TEST(an_event_that_is_never_finished_is_not_waited_for_for_ever),
+        TEST(every_hostile_file_is_reported_and_delays_nobody),
+        TEST(a_ledger_damaged_while_it_is_read_is_survived),
+        TEST(nothing_in_a_ledger_is_changed_or_locked),
+        TEST(a_raised_ceiling_is_tampering),
+        TEST(the_host_s_own_note_decides),
+        TEST(a_ledger_that_the_host_did_not_make_cannot_be_judged),
+        TEST(once_prints_and_ends),
+        TEST(wrong_options_are_said_in_one_line),
+        TEST(systemd_is_told_of_readiness_and_life),
+        TEST(two_agents_do_not_share_a_state_file),
+        TEST(a_ledger_without_a_mount_is_found_through_its_processes),
+        TEST(what_both_ways_find_is_one_container),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
