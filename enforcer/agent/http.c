@@ -26,7 +26,7 @@
 #define STACK_BYTES (256u << 10)
 #define IDLE_S 30u
 #define LIFE_MS 60000u
-#define BUSY_LIFE_MS 5000u
+#define BUSY_LIFE_MS 2000u
 #define WAIT_MS 3000u
 
 #if MHD_VERSION >= 0x00097002
