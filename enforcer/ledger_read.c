@@ -204,8 +204,10 @@ static int read_gpus_again(struct vcap_reading *r)
 
 static int fill_events(const struct vcap_reading *r, struct vcap_snapshot *out)
 {
-    uint64_t next = 0;
-    int error = vcap_read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
+    uint64_t next = r->header.event_next; /* as it was a moment ago */
+    int error = 0;
+    if (!r->wish->taken_only || next > r->wish->events_from)
+        error = vcap_read_exact(r, &next, sizeof next, offsetof(struct vcap_lf_header, event_next));
     if (error)
         return error;
     const uint64_t from = r->wish->events_from ? r->wish->events_from : 1;
@@ -398,7 +400,7 @@ int vcap_snapshot_read_wish(int fd, const struct vcap_read_wish *wish, struct vc
     if (error)
         return error;
     r.size = (size_t)st.st_size;
-    r.pidns = vcap_pidns_inode();
+    r.pidns = wish->pidns ? wish->pidns : vcap_pidns_inode();
     r.life_deadline_ns = vcap_read_now_ns() + (wish->budget_ns ? wish->budget_ns : LIFE_BUDGET_NS);
     r.file = malloc(r.size);
     if (!r.file) {

@@ -131,6 +131,7 @@ struct vcap_read_wish {
                              lies in the cells of free slots is not judged */
     uint64_t bytes_max;   /* no larger file; 0: 64 MiB */
     uint64_t budget_ns;   /* for all questions about locks together; 0: 100 ms */
+    uint64_t pidns;       /* the caller's PID namespace, vcap_pidns_inode(); 0: not known yet */
 };
 int vcap_snapshot_read_wish(int fd, const struct vcap_read_wish *wish, struct vcap_snapshot *out,
                             char *why, size_t why_size);

@@ -84,13 +84,14 @@ static void keep_memory(struct vcap_agent *a, struct vcap_watched *w)
 
 /* ---- reading one ---- */
 
-static int read_with(struct vcap_watched *w, int fd, struct vcap_snapshot *snapshot, char *why,
-                     size_t why_size)
+static int read_with(const struct vcap_agent *a, const struct vcap_watched *w, int fd,
+                     struct vcap_snapshot *snapshot, char *why, size_t why_size)
 {
     const struct vcap_read_wish wish = {.events_from = w->memory.next_event,
                                         .taken_only = true,
                                         .bytes_max = LEDGER_BYTES_MAX,
-                                        .budget_ns = LOCK_BUDGET_NS};
+                                        .budget_ns = LOCK_BUDGET_NS,
+                                        .pidns = a->pidns};
     return vcap_snapshot_read_wish(fd, &wish, snapshot, why, why_size);
 }
 
@@ -125,7 +126,7 @@ static void take_snapshot(struct vcap_agent *a, struct vcap_watched *w, int fd,
         w->hole_ns = 0;
         struct vcap_snapshot again = {0};
         char why[VCAP_WATCHED_WHY];
-        if (read_with(w, fd, &again, why, sizeof why) == 0) { /* with all of its events */
+        if (read_with(a, w, fd, &again, why, sizeof why) == 0) { /* with all of its events */
             vcap_snapshot_free(snapshot);
             *snapshot = again;
         }
@@ -164,7 +165,7 @@ static void read_one(struct vcap_agent *a, struct vcap_watched *w)
     const uint64_t begin = vcap_clock_ns(CLOCK_MONOTONIC);
     w->round = a->rounds + 1;
     int fd = vcap_find_open(a, w, why, sizeof why);
-    int error = fd < 0 ? fd : read_with(w, fd, &snapshot, why, sizeof why);
+    int error = fd < 0 ? fd : read_with(a, w, fd, &snapshot, why, sizeof why);
     if (error == 0) {
         take_snapshot(a, w, fd, &snapshot, begin);
     } else if (error == -ENOENT && w->state == VCAP_WATCHED_NEW) {
@@ -280,6 +281,8 @@ static void list_passive(struct vcap_agent *a)
 void vcap_agent_round(struct vcap_agent *a, bool patient)
 {
     const uint64_t begin = vcap_clock_ns(CLOCK_MONOTONIC);
+    if (a->pidns == 0)
+        a->pidns = vcap_pidns_inode();
     vcap_find_directories(a, begin);
     /* what both ways find is known by its directory: its inode must be there before processes are */
     for (size_t i = 0; i < a->count; i++)
@@ -290,6 +293,7 @@ void vcap_agent_round(struct vcap_agent *a, bool patient)
     vcap_compare(a->all, a->count, &a->processes, a->nvml, vcap_clock_ns(CLOCK_REALTIME));
     list_passive(a);
     forget_the_gone(a, begin);
+    vcap_find_end(a);
     a->rounds++;
     a->time_ns = vcap_clock_ns(CLOCK_REALTIME);
     a->round_ns = vcap_clock_ns(CLOCK_MONOTONIC) - begin;

@@ -40,7 +40,10 @@ struct vcap_agent {
     struct vcap_passive_list passive;
     uint64_t rounds, round_ns, time_ns; /* how long the last one took; CLOCK_REALTIME of its end */
     uint64_t processes_pass;            /* the last one that was made use of */
+    DIR *directories[VCAP_AGENT_DIRECTORIES]; /* open during a round; NULL */
     bool directory_missing[VCAP_AGENT_DIRECTORIES];
+    size_t entry_hint; /* where the next entry of a directory may be in `all` */
+    uint64_t pidns;    /* the agent's own */
 };
 
 /* patient: as long as it takes to see everything once (the first round, --once). */
@@ -52,6 +55,7 @@ void vcap_agent_free(struct vcap_agent *agent);
 /* What the directories and the processes have now; new ones are in state NEW. */
 void vcap_find_directories(struct vcap_agent *agent, uint64_t now_ns);
 void vcap_find_processes(struct vcap_agent *agent, uint64_t now_ns);
+void vcap_find_end(struct vcap_agent *agent); /* of a round */
 
 /* A descriptor of a ledger, or -errno and why; -ENOENT: it is gone. */
 int vcap_find_open(struct vcap_agent *agent, struct vcap_watched *w, char *why, size_t why_size);

@@ -112,11 +112,14 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
                        uint64_t now_ns)
 {
     char name[VCAP_CONTAINER_LABEL];
-    for (size_t i = 0; i < a->count; i++) {
+    /* directories list their entries in the same order again: most are found at once */
+    for (size_t n = 0; n < a->count; n++) {
+        size_t i = (a->entry_hint + n) % a->count;
         struct vcap_watched *w = a->all[i];
         if (w->directory != number || strcmp(w->path, relative) != 0)
             continue;
         w->index_ns = now_ns;
+        a->entry_hint = i + 1;
         return;
     }
     (void)snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, label);
@@ -178,10 +181,18 @@ void vcap_find_directories(struct vcap_agent *a, uint64_t now_ns)
                 vcap_line_say(VCAP_LINE_WARN, "ledger-dir", "%s: %s", a->settings.directories[i],
                               strerror(errno));
         }
-        if (directory) {
+        a->directories[i] = directory;
+        if (directory)
             list(a, i, directory, now_ns);
-            (void)closedir(directory);
-        }
+    }
+}
+
+void vcap_find_end(struct vcap_agent *a)
+{
+    for (int i = 0; i < a->settings.directory_count; i++) {
+        if (a->directories[i])
+            (void)closedir(a->directories[i]);
+        a->directories[i] = NULL;
     }
 }
 
@@ -310,11 +321,9 @@ int vcap_find_open(struct vcap_agent *a, struct vcap_watched *w, char *why, size
 {
     if (w->directory < 0)
         return open_mapped(w, why, why_size);
-    int directory = open(a->settings.directories[w->directory], O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0)
-        return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
-    int fd =
-        vcap_read_open_at(directory, w->path, RESOLVE_BENEATH | RESOLVE_NO_XDEV, why, why_size);
-    (void)close(directory);
-    return fd;
+    DIR *directory = a->directories[w->directory];
+    if (!directory)
+        return vcap_read_refuse(why, why_size, ENOENT, "its directory cannot be read");
+    return vcap_read_open_at(dirfd(directory), w->path, RESOLVE_BENEATH | RESOLVE_NO_XDEV, why,
+                             why_size);
 }

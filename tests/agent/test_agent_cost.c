@@ -1,0 +1,203 @@
+/*
+ * What a scrape costs: 200 ledgers of the usual size with 8 living processes each, then 1,000.  Asserted
+ * are processor time, which a busy machine does not lengthen by much, with a wide margin, memory, and
+ * that five times the ledgers cost no more than some eight times.  What was measured is printed;
+ * docs/agent.md has the figures of a quiet machine.
+ *
+ *     test_agent_cost [ROUNDS]
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "enforcer/ledger.h"
+#include "tests/agent/running.h"
+#include "tests/cli/ledger_image.h"
+#include "tests/support/skip.h"
+
+#define PROCESSES 8u
+#define SOME 200u
+#define ALL 1000u
+#define BOUND_MS 200.0 /* ten times what a quiet machine must do in */
+#define MEMORY_KIB 20480.0
+
+static struct running r;
+static unsigned rounds = 20;
+
+/* A ledger in which eight processes live, each with 100 MiB on one GPU.  Its locks end with this test. */
+static bool make(unsigned number)
+{
+    char name[32];
+    (void)snprintf(name, sizeof name, "c%u", number);
+    const char *path = running_ledger(&r, name);
+    if (vcap_ledger_create(path, NULL, 0, "", name) != 0)
+        return false;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return false;
+    char *m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (m == MAP_FAILED)
+        return false;
+    const struct vcap_lf_header *h = (const void *)m;
+    struct vcap_lf_gpu *gpu = (void *)(m + h->gpu_offset);
+    gpu->claim = 1;
+    gpu->ceiling = vcap_lf_ceiling(IMAGE_UNITS(4096), VCAP_LF_SOURCE_ENV);
+    for (unsigned i = 0; i < 16; i++)
+        gpu->uuid[i] = (uint8_t)i;
+    for (uint32_t s = 0; s < PROCESSES; s++) {
+        struct vcap_lf_slot *slot = (void *)(m + h->slot_offset + (size_t)s * h->slot_stride);
+        struct vcap_lf_cell *cell =
+            (void *)(m + h->cell_offset + (size_t)s * h->gpu_count * h->cell_stride);
+        slot->state = vcap_lf_state(1, VCAP_LF_KIND_LOCK, VCAP_LF_LIVE);
+        slot->pid = 100 + s;
+        slot->pidns = IMAGE_OTHER_PIDNS;
+        slot->index_mask = 1;
+        cell->charged = vcap_lf_charged(IMAGE_UNITS(100), 5);
+        cell->intent = vcap_lf_intent(1, 5);
+        cell->overhead_bytes = cell->limit_bytes = UINT64_MAX;
+        gpu->total = vcap_lf_total(IMAGE_UNITS(100) * (s + 1), s, 5);
+        struct flock lock = {.l_type = F_WRLCK,
+                             .l_whence = SEEK_SET,
+                             .l_start = VCAP_LF_LOCK_SLOT + (off_t)s,
+                             .l_len = 1};
+        if (fcntl(fd, F_OFD_SETLK, &lock) != 0)
+            return false;
+    }
+    (void)munmap(m, (size_t)st.st_size);
+    return true; /* and fd stays open: the processes live */
+}
+
+/* Processor time of all of the agent's threads so far, in ms. */
+static double busy_ms(void)
+{
+    char path[64], text[128];
+    double sum = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/task", (int)r.pid);
+    DIR *tasks = opendir(path);
+    for (const struct dirent *e; tasks && (e = readdir(tasks));) {
+        (void)snprintf(path, sizeof path, "/proc/%d/task/%.20s/schedstat", (int)r.pid, e->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+        if (fd >= 0)
+            (void)close(fd);
+        text[n > 0 ? n : 0] = '\0';
+        sum += strtod(text, NULL) / 1e6;
+    }
+    if (tasks)
+        (void)closedir(tasks);
+    return sum;
+}
+
+static double resident_kib(void)
+{
+    char path[64], text[8192];
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        (void)close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *at = strstr(text, "VmHWM:");
+    return at ? strtod(at + 6, NULL) : 0;
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* One scrape's processor time, mean of `rounds`; the fastest one's duration in *fastest. */
+static double cost_of_scrape(double *fastest)
+{
+    double before = 0;
+    assert_int_equal(running_get(&r, "/metrics"), 200); /* the first one makes room */
+    before = busy_ms();
+    *fastest = 1e9;
+    for (unsigned i = 0; i < rounds; i++) {
+        (void)usleep(60000); /* so that none is answered with the text of the one before */
+        double begin = now_ms();
+        assert_int_equal(running_get(&r, "/metrics"), 200);
+        double took = now_ms() - begin;
+        if (took < *fastest)
+            *fastest = took;
+    }
+    return (busy_ms() - before) / rounds;
+}
+
+static void a_scrape_of_many_ledgers_is_cheap(void **state)
+{
+    (void)state;
+    struct rlimit files;
+    double fastest;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_max < ALL + 50)
+        SKIP_BECAUSE("%u open files are needed", ALL + 50);
+    for (unsigned i = 0; i < SOME; i++)
+        if (!make(i))
+            SKIP_BECAUSE("no room for %u ledgers", ALL);
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--interval", "3600")));
+    double some_ms = cost_of_scrape(&fastest), some_kib = resident_kib();
+    print_message("%u ledgers x %u processes: %.2f ms of processor time, fastest answer %.2f ms, "
+                  "%.1f MiB, %zu bytes\n",
+                  SOME, PROCESSES, some_ms, fastest, some_kib / 1024, r.body_length);
+    unsigned lines = 0;
+    for (const char *at = r.body; (at = strstr(at, "\nvramcap_process_charged_bytes{")); at++)
+        lines++;
+    assert_int_equal(lines, SOME * PROCESSES);
+    assert_true(some_ms < BOUND_MS);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(some_kib < MEMORY_KIB);
+#endif
+    for (unsigned i = SOME; i < ALL; i++)
+        if (!make(i))
+            SKIP_BECAUSE("no room for %u ledgers", ALL);
+    double all_ms = cost_of_scrape(&fastest);
+    print_message("%u ledgers x %u processes: %.2f ms of processor time, fastest answer %.2f ms, "
+                  "%.1f MiB, %zu bytes\n",
+                  ALL, PROCESSES, all_ms, fastest, resident_kib() / 1024, r.body_length);
+    assert_true(all_ms < some_ms * 8 * ALL / SOME / 5);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    /* ledgers of the usual size want memory, not a disk */
+    (void)setenv("TMPDIR", "/dev/shm", 0);
+    return running_setup(&r) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    running_teardown(&r);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_scrape_of_many_ledgers_is_cheap, setup, teardown),
+    };
+    if (argc > 1)
+        rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
