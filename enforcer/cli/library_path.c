@@ -47,9 +47,25 @@ static int use(const char *candidate, char *path, size_t path_size)
     return n >= 0 && (size_t)n < path_size ? 0 : -ENAMETOOLONG;
 }
 
-int vcap_library_find(const char *named, char *path, size_t path_size, char *why, size_t why_size)
+/* Beside the installed tool; else, while the tool is in its build tree, `built`. */
+static int find_installed(const char *name, const char *built, char *path, size_t path_size,
+                          char *why, size_t why_size)
 {
     char folder[PATH_MAX], installed[PATH_MAX * 2] = "";
+    if (executable_folder(folder, sizeof folder)) {
+        (void)snprintf(installed, sizeof installed, "%s/%s/%s", folder, VRAMCAP_LIBRARY_FROM_BIN,
+                       name);
+        if (use(installed, path, path_size) == 0)
+            return 0;
+        if (!strcmp(folder, VRAMCAP_BUILD_BIN) && use(built, path, path_size) == 0)
+            return 0;
+    }
+    (void)snprintf(why, why_size, "no %s%s%s", name, *installed ? " at " : "", installed);
+    return -ENOENT;
+}
+
+int vcap_library_find(const char *named, char *path, size_t path_size, char *why, size_t why_size)
+{
     if (named) {
         int error = use(named, path, path_size);
         if (error)
@@ -57,17 +73,22 @@ int vcap_library_find(const char *named, char *path, size_t path_size, char *why
                            error == -ENOEXEC ? "not a regular file" : strerror(-error));
         return error;
     }
-    if (executable_folder(folder, sizeof folder)) {
-        (void)snprintf(installed, sizeof installed, "%s/%s/%s", folder, VRAMCAP_LIBRARY_FROM_BIN,
-                       LIBRARY_NAME);
-        if (use(installed, path, path_size) == 0)
-            return 0;
-        if (!strcmp(folder, VRAMCAP_BUILD_BIN) && use(VRAMCAP_BUILD_LIBRARY, path, path_size) == 0)
-            return 0;
+    int error = find_installed(LIBRARY_NAME, VRAMCAP_BUILD_LIBRARY, path, path_size, why, why_size);
+    if (error) {
+        size_t at = strlen(why);
+        (void)snprintf(why + at, why_size - at, "; name it with --library");
     }
-    (void)snprintf(why, why_size, "no %s%s%s; name it with --library", LIBRARY_NAME,
-                   *installed ? " at " : "", installed);
-    return -ENOENT;
+    return error;
+}
+
+int vcap_library_find_file(const char *name, char *path, size_t path_size, char *why,
+                           size_t why_size)
+{
+    char built[PATH_MAX];
+    int n = snprintf(built, sizeof built, "%s/%s", VRAMCAP_BUILD_BIN, strrchr(name, '/') + 1);
+    if (n < 0 || (size_t)n >= sizeof built)
+        return -ENAMETOOLONG;
+    return find_installed(name, built, path, path_size, why, why_size);
 }
 
 static bool is_same_file(const char *entry, const char *library)

@@ -3,9 +3,9 @@
 #
 #   tests/container/fresh_root.sh SUITE COMMAND...     (a Debian suite: bookworm, trixie)
 #
-# Copies this source tree into it and runs COMMAND there, as root, without standard input. The root is
-# made by debootstrap and kept, untouched, in $VRAMCAP_CACHE (else ~/.cache/vramcap), as are the packages
-# that COMMAND installs; the copy that is used goes away. How this machine reaches its package sources
+# Copies this source tree into it and runs COMMAND there, as root, without standard input. The root comes
+# from root.sh and is copied; the copy goes away, the packages that COMMAND installs are kept in
+# $VRAMCAP_CACHE (else ~/.cache/vramcap). How this machine reaches its package sources
 # (mirror, proxy, certificates) is passed on. Ends with COMMAND's status, or 77 where no such root can
 # be made.
 set -u
@@ -18,7 +18,6 @@ suite=$1
 shift
 source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 cache=${VRAMCAP_CACHE:-${HOME:-/root}/.cache/vramcap}
-pristine=$cache/root-$suite
 
 skip()
 {
@@ -38,25 +37,11 @@ if [ "${VRAMCAP_FRESH_ROOT-}" != inside ]; then
     exit
 fi
 
-# The mirror that this machine uses itself, if it is a Debian; else debootstrap's own choice.
-mirror=
-if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then
-    mirror=$(sed -n -e 's/^URIs: *\([^ ]*\).*/\1/p' -e 's/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\).*/\2/p' \
-        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
-fi
-if [ ! -e "$pristine/etc/debian_version" ]; then
-    command -v debootstrap >/dev/null || skip "no debootstrap"
-    mkdir -p "$cache" || exit 2
-    new=$(mktemp -d "$cache/new.XXXXXX") || exit 2
-    chmod 755 "$new"
-    # shellcheck disable=SC2086 # the mirror is one word, or none
-    if ! debootstrap --variant=minbase "$suite" "$new" $mirror >"$VRAMCAP_FRESH_WORK/log" 2>&1; then
-        tail -n 5 "$VRAMCAP_FRESH_WORK/log"
-        rm -rf --one-file-system "$new"
-        skip "debootstrap could not make $suite (no network?)"
-    fi
-    mv "$new" "$pristine" || exit 2
-fi
+pristine=$(sh "$source/tests/container/root.sh" "$suite") || {
+    status=$?
+    echo "$pristine"
+    exit "$status"
+}
 
 root=$VRAMCAP_FRESH_WORK/root
 cp -a "$pristine" "$root" || exit 2

@@ -1,0 +1,86 @@
+#!/bin/sh
+# The libraries and headers of the oldest distribution that is supported, to build against:
+#
+#   tests/container/sysroot.sh amd64|arm64 TOOLCHAIN
+#
+# Writes the CMake toolchain file TOOLCHAIN. What is built with it runs on Debian 11 (glibc 2.31) and
+# everything newer. The packages come from `debootstrap --foreign`, which only downloads and unpacks; they
+# are kept in $VRAMCAP_CACHE (else ~/.cache/vramcap). Ends with 77 where a tool or the network is missing.
+set -u
+
+[ $# -eq 2 ] || {
+    echo "usage: sysroot.sh amd64|arm64 TOOLCHAIN" >&2
+    exit 2
+}
+architecture=$1
+toolchain=$2
+suite=bullseye
+cache=${VRAMCAP_CACHE:-${HOME:-/root}/.cache/vramcap}
+sysroot=$cache/sysroot-$architecture-$suite-1
+
+skip()
+{
+    echo "skipped: $*"
+    exit 77
+}
+
+case $architecture in
+amd64) triplet=x86_64-linux-gnu processor=x86_64 ;;
+arm64) triplet=aarch64-linux-gnu processor=aarch64 ;;
+*)
+    echo "sysroot.sh: no architecture '$architecture'" >&2
+    exit 2
+    ;;
+esac
+if [ "$(uname -m)" = "$processor" ]; then
+    compiler=gcc
+else
+    compiler=$triplet-gcc
+fi
+command -v "$compiler" >/dev/null || skip "no $compiler"
+
+if [ ! -e "$sysroot/usr/lib/$triplet/libjansson.so" ]; then
+    [ "$(id -u)" -eq 0 ] || skip "only root can make a Debian root"
+    command -v debootstrap >/dev/null || skip "no debootstrap"
+    mirror=
+    if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then
+        mirror=$(sed -n -e 's/^URIs: *\([^ ]*\).*/\1/p' -e 's/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\).*/\2/p' \
+            /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+    fi
+    mkdir -p "$cache" || exit 2
+    tmp=$(mktemp -d "$cache/new.XXXXXX") || exit 2
+    trap 'rm -rf --one-file-system "$tmp"' EXIT
+    trap 'exit 1' HUP INT TERM
+    # shellcheck disable=SC2086 # the mirror is one word, or none
+    debootstrap --foreign "--arch=$architecture" --variant=minbase \
+        --include=libc6-dev,libjansson-dev,libcmocka-dev,uthash-dev,libmicrohttpd-dev,libgnutls30 \
+        "$suite" "$tmp/root" $mirror >"$tmp/log" 2>&1 || {
+        tail -n 5 "$tmp/log"
+        skip "debootstrap could not make a root of $suite for $architecture (no network?)"
+    }
+    for package in "$tmp/root/var/cache/apt/archives/"*.deb; do
+        case ${package##*/} in
+        libc6* | libcrypt* | libgcc-s1* | libjansson* | libcmocka* | linux-libc-dev* | uthash* | \
+            libmicrohttpd* | libgnutls* | libnettle* | libhogweed* | libgmp10* | libidn2* | libp11-kit* | \
+            libtasn1* | libunistring* | libffi*)
+            dpkg-deb -x "$package" "$tmp/sysroot" || exit 1
+            ;;
+        esac
+    done
+    rm -rf "$sysroot" && mv "$tmp/sysroot" "$sysroot" || exit 2
+    rm -rf --one-file-system "$tmp"
+fi
+
+cat >"$toolchain" <<END
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR $processor)
+set(CMAKE_C_COMPILER $compiler)
+set(CMAKE_ASM_COMPILER $compiler)
+set(CMAKE_LIBRARY_ARCHITECTURE $triplet)
+set(CMAKE_SYSROOT $sysroot)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} $sysroot)
+set(ENV{PKG_CONFIG_LIBDIR} $sysroot/usr/lib/$triplet/pkgconfig)
+END
