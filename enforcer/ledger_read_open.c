@@ -18,6 +18,10 @@
 
 #include "enforcer/ledger_read.h"
 
+#ifndef SYS_openat2
+#define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
+#endif
+
 int vcap_read_refuse(char *why, size_t why_size, int error, const char *format, ...)
 {
     va_list arguments;

@@ -51,7 +51,6 @@ said=$(sh "$source/tests/container/sysroot.sh" arm64 "$build/toolchain.cmake") |
     exit "$status"
 }
 sysroot=$(sed -n 's/^set(CMAKE_SYSROOT \(.*\))$/\1/p' "$build/toolchain.cmake")
-echo "set(CMAKE_CROSSCOMPILING_EMULATOR $qemu;-L;$sysroot)" >>"$build/toolchain.cmake"
 quietly "$tmp/configure" cmake -G Ninja -S "$source" -B "$build" \
     -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DVRAMCAP_CUDA_INCLUDE="$include" -DBUILD_TESTING=OFF -DCMAKE_INSTALL_PREFIX="$build/prefix" ||

@@ -6,6 +6,7 @@ read from the host while both processes hold what they have. Prints one line per
 docs/platforms.md has.
 """
 import concurrent.futures
+import itertools
 import json
 import os
 import selectors
@@ -36,13 +37,12 @@ class Bench:
         self.prefix = prefix
         self.work = work
         self.tool = os.path.join(prefix, "bin", "vramcap")
-        self.count = 0
+        self.numbers = itertools.count(1)
         self.can_create = subprocess.run([self.tool, "help", "create"], capture_output=True,
                                          check=False).returncode == 0
 
     def folder(self):
-        self.count += 1
-        path = os.path.join(self.work, "cells", "%d" % self.count)
+        path = os.path.join(self.work, "cells", "%d" % next(self.numbers))
         os.makedirs(path)
         os.chmod(path, 0o1777)
         return path
@@ -181,7 +181,7 @@ def cell(bench, runtime, root, way):
         if runtime.name != "podman":
             return "–"
         bench.host_ledger(ledger)
-        name = "cell-%d" % bench.count
+        name = "cell-" + os.path.basename(folder)
         bench.run("cdi", "--memory", str(CEILING_MIB), "--container", name, "--ledger", ledger,
                   "--output", "/run/cdi/vramcap-%s.json" % name)
         podman = ["--device", "vramcap/ceiling=" + name]

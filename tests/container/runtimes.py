@@ -5,6 +5,7 @@ into the command that starts it with standard input and output connected. Nothin
 tested. Everything a runtime stores is below the work folder, and processes end with their container.
 Run as a program it is the inner half of `unshare`: mounts, chroot, execve.
 """
+import itertools
 import json
 import os
 import shutil
@@ -34,7 +35,7 @@ class Runtime:
     def __init__(self, work):
         self.work = os.path.join(work, self.name)
         os.makedirs(self.work, exist_ok=True)
-        self.count = 0
+        self.numbers = itertools.count(1)  # next() is one step, whatever threads ask
 
     def missing(self):
         for tool in self.tools:
@@ -43,8 +44,7 @@ class Runtime:
         return None
 
     def folder(self):
-        self.count += 1
-        path = os.path.join(self.work, "%d" % self.count)
+        path = os.path.join(self.work, "%d" % next(self.numbers))
         os.makedirs(path)
         return path
 
@@ -98,7 +98,7 @@ class Runc(Runtime):
         with open(path, "w", encoding="utf-8") as f:
             json.dump(config, f)
         return ["runc", "--root", os.path.join(self.work, "state"), "run", "--bundle", folder,
-                "vramcap-test-%d-%d" % (os.getpid(), self.count)]
+                "vramcap-test-%d-%s" % (os.getpid(), os.path.basename(folder))]
 
 
 class Podman(Runtime):

@@ -16,7 +16,7 @@ architecture=$1
 toolchain=$2
 suite=bullseye
 cache=${VRAMCAP_CACHE:-${HOME:-/root}/.cache/vramcap}
-sysroot=$cache/sysroot-$architecture-$suite-1
+sysroot=$cache/sysroot-$architecture-$suite-2
 
 skip()
 {
@@ -36,6 +36,8 @@ if [ "$(uname -m)" = "$processor" ]; then
     compiler=gcc
 else
     compiler=$triplet-gcc
+    emulator=$(command -v "qemu-$processor-static" || command -v "qemu-$processor") ||
+        skip "no qemu for $processor"
 fi
 command -v "$compiler" >/dev/null || skip "no $compiler"
 
@@ -67,13 +69,24 @@ if [ ! -e "$sysroot/usr/lib/$triplet/libjansson.so" ]; then
             ;;
         esac
     done
+    # A linker follows links inside the sysroot only.
+    find "$tmp/sysroot" -type l -lname '/*' | while IFS= read -r link; do
+        ln -sfnr "$tmp/sysroot$(readlink "$link")" "$link"
+    done
     rm -rf "$sysroot" && mv "$tmp/sysroot" "$sysroot" || exit 2
     rm -rf --one-file-system "$tmp"
 fi
 
-cat >"$toolchain" <<END
-set(CMAKE_SYSTEM_NAME Linux)
-set(CMAKE_SYSTEM_PROCESSOR $processor)
+{
+    # Without a system's name CMake takes the build for a native one, and runs what it has built.
+    if [ "$compiler" != gcc ]; then
+        echo "set(CMAKE_SYSTEM_NAME Linux)"
+        echo "set(CMAKE_SYSTEM_PROCESSOR $processor)"
+        echo "set(CMAKE_CROSSCOMPILING_EMULATOR $emulator;-L;$sysroot)"
+    else # a native gcc looks beside itself for the C library before it looks in the sysroot
+        echo "set(CMAKE_C_FLAGS_INIT -B$sysroot/usr/lib/$triplet)"
+    fi
+    cat <<END
 set(CMAKE_C_COMPILER $compiler)
 set(CMAKE_ASM_COMPILER $compiler)
 set(CMAKE_LIBRARY_ARCHITECTURE $triplet)
@@ -84,3 +97,4 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 set(ENV{PKG_CONFIG_SYSROOT_DIR} $sysroot)
 set(ENV{PKG_CONFIG_LIBDIR} $sysroot/usr/lib/$triplet/pkgconfig)
 END
+} >"$toolchain"

@@ -1,0 +1,2 @@
+def run(bench, runtimes, roots):
+    return [], [], []
