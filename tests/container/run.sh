@@ -11,7 +11,7 @@
 set -u
 
 [ $# -ge 2 ] || {
-    echo "usage: run.sh BUILD CUDA-INCLUDE [--update]" >&2
+    echo "usage: run.sh BUILD CUDA-INCLUDE [--update] [--only PART]" >&2
     exit 2
 }
 here=$(cd "$(dirname "$0")" && pwd) || exit 2

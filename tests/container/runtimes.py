@@ -16,7 +16,8 @@ PODMAN_LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
 
 
 class Box:
-    def __init__(self, root, argv, env=None, mounts=None, uid=0, read_only=False, podman=None):
+    def __init__(self, root, argv, env=None, mounts=None, uid=0, read_only=False, podman=None,
+                 first_uid=0):
         self.root = root
         self.argv = list(argv)
         self.env = {"PATH": "/usr/bin:/bin", **(env or {})}
@@ -24,6 +25,7 @@ class Box:
         self.mounts = list(mounts or [])
         self.uid = uid
         self.read_only = read_only
+        self.first_uid = first_uid  # runc: root in there is this user outside
         self.podman = list(podman or [])  # further options of `podman run`
 
 
@@ -95,6 +97,10 @@ class Runc(Runtime):
         config["mounts"] += [{"source": host, "destination": inside, "type": "bind",
                               "options": ["rbind"] + (list(options) or ["rw"])}
                              for host, inside, options in box.mounts]
+        if box.first_uid:
+            ids = [{"containerID": 0, "hostID": box.first_uid, "size": 65536}]
+            config["linux"].update(uidMappings=ids, gidMappings=ids)
+            config["linux"]["namespaces"].append({"type": "user"})
         with open(path, "w", encoding="utf-8") as f:
             json.dump(config, f)
         return ["runc", "--root", os.path.join(self.work, "state"), "run", "--bundle", folder,
