@@ -5,9 +5,9 @@
 #
 # Copies this source tree into it and runs COMMAND there, as root, without standard input. The root comes
 # from root.sh and is copied; the copy goes away, the packages that COMMAND installs are kept in
-# $VRAMCAP_CACHE (else ~/.cache/vramcap). How this machine reaches its package sources
-# (mirror, proxy, certificates) is passed on. Ends with COMMAND's status, or 77 where no such root can
-# be made.
+# $VRAMCAP_CACHE (else ~/.cache/vramcap). A folder named by VRAMCAP_FRESH_SHARE is /share in there. How
+# this machine reaches its package sources (mirror, proxy, certificates) is passed on. Ends with COMMAND's
+# status, or 77 where no such root can be made.
 set -u
 
 [ $# -ge 2 ] || {
@@ -57,6 +57,9 @@ mount_all()
         mount --bind "$cache/packages-$suite" "$root/var/cache/apt/archives"
 }
 mount_all || skip "this machine lets nothing be mounted"
+if [ -n "${VRAMCAP_FRESH_SHARE-}" ]; then
+    mkdir "$root/share" && mount --bind "$VRAMCAP_FRESH_SHARE" "$root/share" || exit 2
+fi
 rm -f "$root/etc/apt/apt.conf.d/docker-clean"
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
     [ ! -e "$file" ] || cp -L "$file" "$root$file"
@@ -72,7 +75,7 @@ if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
     SSL_CERT_FILE=$PIP_CERT
     export PIP_CERT REQUESTS_CA_BUNDLE SSL_CERT_FILE
 fi
-unset PIP_FIND_LINKS CURL_CA_BUNDLE VRAMCAP_FRESH_ROOT VRAMCAP_FRESH_WORK VRAMCAP_CACHE
+unset PIP_FIND_LINKS CURL_CA_BUNDLE VRAMCAP_FRESH_ROOT VRAMCAP_FRESH_WORK VRAMCAP_FRESH_SHARE VRAMCAP_CACHE
 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
 export HOME PATH LC_ALL
 # shellcheck disable=SC2016 # expanded in there

@@ -1,0 +1,31 @@
+# Run by cpack between staging and packing: what a package has and `cmake --install` does not. Compressed
+# manual pages, and a Debian package's changelog, copyright and lintian overrides.
+# (An archive's list of files is made before this; it is what `cmake --install` gives.)
+if(CPACK_GENERATOR STREQUAL "TGZ")
+  return()
+endif()
+find_program(gzip gzip REQUIRED)
+file(GLOB_RECURSE staged LIST_DIRECTORIES false "${CPACK_TEMPORARY_DIRECTORY}/*")
+set(pages ${staged})
+list(FILTER pages INCLUDE REGEX "/man/man[1-9]/[^/]+\\.[1-9]$")
+foreach(page IN LISTS pages)
+  execute_process(COMMAND ${gzip} -9nf "${page}" COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+
+set(tool ${staged})
+list(FILTER tool INCLUDE REGEX "/bin/vramcap$")
+list(LENGTH tool count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "stage.cmake: ${count} programs vramcap in ${CPACK_TEMPORARY_DIRECTORY}")
+endif()
+get_filename_component(prefix "${tool}" DIRECTORY)
+get_filename_component(prefix "${prefix}" DIRECTORY)
+set(doc "${prefix}/share/doc/vramcap")
+configure_file("${CPACK_VRAMCAP_SOURCE}/debian/copyright" "${doc}/copyright" COPYONLY)
+configure_file("${CPACK_VRAMCAP_SOURCE}/debian/changelog.in" "${doc}/changelog" @ONLY)
+execute_process(COMMAND ${gzip} -9nf "${doc}/changelog" COMMAND_ERROR_IS_FATAL ANY)
+if(CPACK_GENERATOR STREQUAL "DEB")
+  file(REMOVE "${doc}/LICENSE") # Debian has it, copyright says where
+  configure_file("${CPACK_VRAMCAP_SOURCE}/debian/lintian-overrides"
+    "${prefix}/share/lintian/overrides/vramcap" COPYONLY)
+endif()
