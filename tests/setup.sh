@@ -49,6 +49,15 @@ gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
 prometheus|command -v promtool
 systemd-container|command -v systemd-nspawn
+runc|command -v runc
+podman|command -v podman
+crun|command -v crun
+conmon|command -v conmon
+uidmap|command -v newuidmap
+musl-tools|command -v musl-gcc
+lintian|command -v lintian
+rpm|command -v rpmbuild
+gzip|command -v gzip
 '
 
 say()

@@ -29,7 +29,7 @@ _vramcap()
             *) break ;;
             esac
         done
-        if ((i < COMP_CWORD)) || [[ ${COMP_WORDS[i - 1]} == -- ]]; then
+        if ((i < COMP_CWORD)) || [[ ${COMP_WORDS[i - 1]} == -- ]] || ((i == COMP_CWORD)) && [[ $cur != -* ]]; then
             if declare -F _command_offset >/dev/null; then
                 _command_offset "$i"
             else

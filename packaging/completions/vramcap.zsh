@@ -20,7 +20,7 @@ if [[ $words[2] == run ]]; then
         esac
         (( at++ ))
     done
-    if (( at < CURRENT )) || [[ $words[at-1] == -- ]]; then
+    if (( at < CURRENT )) || [[ $words[at-1] == -- || ( $at -eq CURRENT && $PREFIX != -* ) ]]; then
         shift $(( at - 1 )) words
         (( CURRENT -= at - 1 ))
         _normal
