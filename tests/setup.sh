@@ -41,6 +41,8 @@ util-linux|command -v unshare
 procps|command -v ps
 man-db|command -v man
 python3-jsonschema|python3 -c 'import jsonschema'
+libjemalloc2|ls /usr/lib/*/libjemalloc.so.2
+libtcmalloc-minimal4|ls /usr/lib/*/libtcmalloc_minimal.so.4
 '
 full_table='
 debootstrap|command -v debootstrap
@@ -58,6 +60,10 @@ musl-tools|command -v musl-gcc
 lintian|command -v lintian
 rpm|command -v rpmbuild
 gzip|command -v gzip
+nodejs|command -v node
+libnode-dev|ls /usr/include/node*/node_api.h
+default-jdk-headless|command -v javac
+golang-go|command -v go
 '
 
 say()
