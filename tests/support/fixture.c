@@ -171,7 +171,8 @@ char **fixture_environment(const struct fixture *f, const char *const *extra)
     enum { ROOM = 512, TEXT = 131072 };
     char **memory = calloc(ROOM + TEXT / sizeof(char *), sizeof(char *));
     char front[1024] = "", behind[1024] = "", preload[4096], name[128];
-    const char *library = TEST_LIBRARY;
+    const char *other = getenv("VRAMCAP_TEST_LIBRARY"); /* another build of it */
+    const char *library = other != NULL ? other : TEST_LIBRARY;
     struct block b = {.list = memory, .room = ROOM};
 
     if (memory == NULL)
