@@ -3,9 +3,12 @@
 #
 #   tests/container/aarch64.sh BUILD CUDA-INCLUDE
 #
-# The libraries come from sysroot.sh. What is shown: everything compiles and links, and the greedy
-# sample, on the simulated GPU, is held to its ceiling by the aarch64 libvramcap.so. Skips (77) where a
-# tool or the network is missing.
+# The libraries come from sysroot.sh. What is shown: everything compiles and links, the greedy sample, on
+# the simulated GPU, is held to its ceiling by the aarch64 libvramcap.so, and the hook tests named below
+# pass. (The others would as well, but a process takes a second to start in the emulator, and they start
+# hundreds.) Test programs execute themselves, so the kernel must know the emulator: it is registered in a
+# user namespace's own binfmt_misc, never for the machine. Skips (77) where a tool, the network or such a
+# namespace is missing.
 set -u
 
 [ $# -eq 2 ] || {
@@ -16,6 +19,7 @@ mkdir -p "$1" || exit 2
 build=$(cd "$1" && pwd)
 include=$2
 source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
+subjects='linear pitched managed modes views resolve'
 
 skip()
 {
@@ -53,9 +57,16 @@ said=$(sh "$source/tests/container/sysroot.sh" arm64 "$build/toolchain.cmake") |
 sysroot=$(sed -n 's/^set(CMAKE_SYSROOT \(.*\))$/\1/p' "$build/toolchain.cmake")
 quietly "$tmp/configure" cmake -G Ninja -S "$source" -B "$build" \
     -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DVRAMCAP_CUDA_INCLUDE="$include" -DBUILD_TESTING=OFF -DCMAKE_INSTALL_PREFIX="$build/prefix" ||
+    -DVRAMCAP_CUDA_INCLUDE="$include" -DCMAKE_INSTALL_PREFIX="$build/prefix" \
+    -DCMAKE_C_FLAGS=-DFIXTURE_DEADLINE_MS=200000u ||
     die "could not be configured"
-quietly "$tmp/build" cmake --build "$build" || die "could not be built"
+programs=
+for subject in $subjects; do
+    programs="$programs test_hook_$subject"
+done
+# shellcheck disable=SC2086 # the targets are separate words
+quietly "$tmp/build" cmake --build "$build" --target vramcap vramcap_preload sim_cuda sim_nvml man_pages \
+    sample_greedy test_interpose $programs || die "could not be built"
 quietly "$tmp/install" cmake --install "$build" || die "could not be installed"
 
 library=$build/prefix/lib/libvramcap.so
@@ -93,3 +104,36 @@ case $got in
 esac
 grep -q '^vramcap: refused cuMemAlloc_v2 of 256.0 MiB' "$build/run/log" || die "no refusal line"
 arm "$build/prefix/bin/vramcap" dump "$build/run/ledger" || die "the ledger cannot be read"
+
+# ---- hook tests ----
+
+# The format's line of Debian's own registration, with another interpreter and the flag F: it is opened
+# now and need not exist in any root.
+format=$(sed -n 's,^\(:qemu-aarch64:.*:\)/[^:]*:[A-Z]*$,\1'"$qemu"':F,p' \
+    /usr/lib/binfmt.d/qemu-aarch64.conf 2>/dev/null)
+[ -n "$format" ] || skip "Debian's description of aarch64 programs for binfmt_misc is not here"
+cat >"$tmp/inside.sh" <<'END'
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null &&
+    printf '%s\n' "$1" >/proc/sys/fs/binfmt_misc/register || exit 77
+shift
+log=$1
+shift
+failed=0
+for program in "$@"; do
+    "$program" >"$log" 2>&1 </dev/null || {
+        tail -n 40 "$log"
+        echo "aarch64: $(basename "$program") ended with $?"
+        failed=1
+    }
+    sed -n 's/^\[  PASSED  \] \(.*\)/'"$(basename "$program")"': \1/p' "$log"
+done
+exit "$failed"
+END
+set -- "$build/tests/interpose/test_interpose"
+for subject in $subjects; do
+    set -- "$@" "$build/tests/hook/test_hook_$subject"
+done
+QEMU_LD_PREFIX=$sysroot unshare --user --map-root-user --mount sh "$tmp/inside.sh" "$format" "$tmp/hook" "$@"
+status=$?
+[ "$status" -ne 77 ] || skip "this kernel has no binfmt_misc in user namespaces"
+[ "$status" -eq 0 ] || die "hook tests fail"
