@@ -1,14 +1,15 @@
 """Runs the cells and the situations, and holds docs/platforms.md to them.
 
-The document's parts between `<!-- begin NAME -->` and `<!-- end NAME -->` come from here. `matrix` and
-`situations` must be word for word what this run found; `figures` are measurements: sizes may differ by a
-tenth, times by the noise of a machine, so they are bounded, not compared. --update writes all three.
+The document's parts between `<!-- begin NAME -->` and `<!-- end NAME -->` come from here. `matrix`,
+`situations` and `deployments` must be word for word what this run found; `figures` are measurements: sizes may differ by a
+tenth, times by the noise of a machine, so they are bounded, not compared. --update writes them all.
 """
 import argparse
 import os
 import re
 import sys
 
+import deployments
 import figures
 import matrix
 import runtimes
@@ -42,10 +43,11 @@ def main():
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--work", required=True)
     parser.add_argument("--document", required=True)
+    parser.add_argument("--samples", required=True)
     parser.add_argument("--root", action="append", default=[])
     parser.add_argument("--missing", action="append", default=[])
     parser.add_argument("--update", action="store_true")
-    parser.add_argument("--only", choices=("matrix", "situations", "figures"))
+    parser.add_argument("--only", choices=("matrix", "situations", "deployments", "figures"))
     options = parser.parse_args()
 
     def wanted(part):
@@ -74,6 +76,11 @@ def main():
         failures += bad
         missing += left
         found["situations"] = rows
+    if wanted("deployments"):
+        rows, bad, left = deployments.run(bench, {r.name: r for r in usable}, roots, options.samples)
+        failures += bad
+        missing += left
+        found["deployments"] = rows
     if wanted("figures"):
         found["figures"], bad = figures.measure(bench, roots)
         failures += bad
@@ -89,7 +96,7 @@ def main():
         with open(options.document, "w", encoding="utf-8") as f:
             f.write(text)
     else:
-        for name in ("matrix", "situations"):
+        for name in ("matrix", "situations", "deployments"):
             for line in differences(text, name, found.get(name, [])) if name in found else []:
                 failures.append("%s says otherwise: %s" % (os.path.basename(options.document), line))
         if "figures" in found:

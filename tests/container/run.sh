@@ -69,7 +69,8 @@ over() # NAME LOWER: an overlay with the places for mounts in it; prints its fol
             "$work/roots/$1/run/vramcap/ledger"
 }
 
-set -- "$@" --prefix "$prefix" --work "$work" --document "$source/docs/platforms.md"
+set -- "$@" --prefix "$prefix" --work "$work" --document "$source/docs/platforms.md" \
+    --samples "$source/samples/deploy"
 left=
 for suite in bullseye bookworm trixie sid; do
     pristine=$(sh "$here/root.sh" "$suite") || {
@@ -90,4 +91,5 @@ if [ "${bare-}" = yes ]; then
 fi
 # Specifications of this run alone, in a folder that engines read.
 mkdir -p /run/cdi && mount -t tmpfs -o mode=755 tmpfs /run/cdi || exit 2
+schemas=$(sh "$source/tests/deploy/schemas.sh" --where) && export PYTHONPATH="$schemas"
 exec python3 -B "$here/platforms.py" "$@" ${left:+--missing "roots:$left"}
