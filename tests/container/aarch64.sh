@@ -133,7 +133,8 @@ set -- "$build/tests/interpose/test_interpose"
 for subject in $subjects; do
     set -- "$@" "$build/tests/hook/test_hook_$subject"
 done
-QEMU_LD_PREFIX=$sysroot unshare --user --map-root-user --mount sh "$tmp/inside.sh" "$format" "$tmp/hook" "$@"
+# What is missing in that root (another allocator) may be missing.
+VRAMCAP_MUST_WORK=0 QEMU_LD_PREFIX=$sysroot unshare --user --map-root-user --mount sh "$tmp/inside.sh" "$format" "$tmp/hook" "$@"
 status=$?
 [ "$status" -ne 77 ] || skip "this kernel has no binfmt_misc in user namespaces"
 [ "$status" -eq 0 ] || die "hook tests fail"

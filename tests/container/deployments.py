@@ -15,7 +15,7 @@ from runtimes import Box
 CARD_MIB = 24576
 
 
-def mapped(bench, folder, host):
+def mapped(bench, folder, host, mib):
     """A path of a sample's host on this one; the ledger is made if it is one."""
     known = {"/usr/lib/libvramcap.so": os.path.join(bench.prefix, "lib", "libvramcap.so"),
              "/usr/lib/vramcap/ld.so.preload": os.path.join(bench.prefix, "lib", "vramcap", "ld.so.preload")}
@@ -24,18 +24,17 @@ def mapped(bench, folder, host):
     if os.path.dirname(host) == "/run/vramcap" and host.endswith(".ledger"):
         path = os.path.join(folder, os.path.basename(host))
         if not os.path.exists(path):
-            bench.run("run", "--ledger", path, "--", "/bin/true")
-            os.chmod(path, 0o666)
+            bench.host_ledger(path, mib if bench.can_create else None)
         return path
     raise Failure("a path that no package makes: %s" % host)
 
 
-def start(bench, podman, root, folder, env, mounts):
+def start(bench, podman, root, folder, mib, env, mounts):
     cards = os.path.join(folder, "cards")
     os.makedirs(cards, exist_ok=True)
     os.chmod(cards, 0o1777)
     env = dict(bench.base_env(), VRAMCAP_SIM_STATE="/cards/state", VRAMCAP_SIM_CARDS=str(CARD_MIB), **env)
-    mounts = bench.base_mounts() + [(cards, "/cards", ())] + [(mapped(bench, folder, host), inside, options)
+    mounts = bench.base_mounts() + [(cards, "/cards", ())] + [(mapped(bench, folder, host, mib), inside, options)
                                                               for host, inside, options in mounts]
     return Talk(podman.command(Box(root, ["/opt/test/bin/pair"], env, mounts)))
 
@@ -68,8 +67,8 @@ def ecs(bench, podman, root, samples):
         env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = "0=%dM" % mib  # what the ECS agent sets
         mounts = [(sources[m["sourceVolume"]], m["containerPath"], ("ro",) if m.get("readOnly") else ())
                   for m in container["mountPoints"]]
-        ledger = [mapped(bench, folder, host) for host, _, _ in mounts if host.endswith(".ledger")][0]
-        talks[container["name"]] = (start(bench, podman, root, folder, env, mounts), mib, ledger, bench)
+        ledger = [mapped(bench, folder, host, mib) for host, _, _ in mounts if host.endswith(".ledger")][0]
+        talks[container["name"]] = (start(bench, podman, root, folder, mib, env, mounts), mib, ledger, bench)
     return held(talks)
 
 
@@ -79,13 +78,12 @@ def compose(bench, podman, root, samples):
         services = yaml.safe_load(f)["services"]
     folder, talks = bench.folder(), {}
     for name, service in services.items():
-        mounts = []
+        mounts, mib = [], int(service["environment"]["VRAMCAP_MEMORY_MIB"])
         for volume in service["volumes"]:
             host, inside, *options = volume.split(":")
             mounts.append((host, inside, tuple(options)))
-        ledger = [mapped(bench, folder, host) for host, _, _ in mounts if host.endswith(".ledger")][0]
-        mib = int(service["environment"]["VRAMCAP_MEMORY_MIB"])
-        talks[name] = (start(bench, podman, root, folder, service["environment"], mounts), mib, ledger, bench)
+        ledger = [mapped(bench, folder, host, mib) for host, _, _ in mounts if host.endswith(".ledger")][0]
+        talks[name] = (start(bench, podman, root, folder, mib, service["environment"], mounts), mib, ledger, bench)
     return held(talks)
 
 
@@ -97,7 +95,7 @@ def cdi(bench, podman, root, samples):
     edits = spec["devices"][0]["containerEdits"]
     mib = int(dict(pair.split("=", 1) for pair in edits["env"])["VRAMCAP_MEMORY_MIB"])
     for mount in edits["mounts"]:
-        mount["hostPath"] = mapped(bench, folder, mount["hostPath"])
+        mount["hostPath"] = mapped(bench, folder, mount["hostPath"], mib)
     with open("/run/cdi/vramcap-web.json", "w", encoding="utf-8") as f:
         json.dump(spec, f)
     env = dict(bench.base_env(), VRAMCAP_SIM_CARDS=str(CARD_MIB))

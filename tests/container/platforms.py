@@ -1,8 +1,9 @@
 """Runs the cells and the situations, and holds docs/platforms.md to them.
 
 The document's parts between `<!-- begin NAME -->` and `<!-- end NAME -->` come from here. `matrix`,
-`situations` and `deployments` must be word for word what this run found; `figures` are measurements: sizes may differ by a
-tenth, times by the noise of a machine, so they are bounded, not compared. --update writes them all.
+`situations` and `deployments` must be word for word what this run found; `figures` are measurements: sizes
+may differ by a tenth, times by the noise of a machine, so they are bounded, not compared. --update writes
+them all.
 """
 import argparse
 import os
