@@ -19,7 +19,7 @@ mkdir -p "$1" || exit 2
 build=$(cd "$1" && pwd)
 include=$2
 source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
-subjects='linear pitched managed modes views resolve'
+subjects='linear managed getproc'
 
 skip()
 {
