@@ -76,6 +76,13 @@ uint64_t vcap_ceiling_match(const struct vcap_entries *entries, uint32_t ordinal
 bool vcap_ceiling_by_source(const struct vcap_config *config, enum vcap_lf_source source,
                             uint32_t ordinal, const uint8_t uuid[16], bool mig, uint64_t *bytes)
 {
+    if (source == VCAP_LF_SOURCE_TOOLKIT) {
+        if (config->toolkit_bytes == VCAP_CONFIG_UNSET)
+            return false;
+        *bytes = config->toolkit_bytes;
+        return true;
+    }
+
     const struct vcap_entries *entries = source == VCAP_LF_SOURCE_CONF  ? &config->host_memory
                                          : source == VCAP_LF_SOURCE_ENV ? &config->memory
                                                                         : &config->mps;
@@ -94,7 +101,7 @@ struct vcap_ceiling vcap_ceiling_effective(const struct vcap_config *config, uin
                                            const uint8_t uuid[16], bool mig)
 {
     static const enum vcap_lf_source sources[] = {VCAP_LF_SOURCE_CONF, VCAP_LF_SOURCE_ENV,
-                                                  VCAP_LF_SOURCE_MPS};
+                                                  VCAP_LF_SOURCE_MPS, VCAP_LF_SOURCE_TOOLKIT};
     struct vcap_ceiling lowest = {VCAP_NO_LIMIT, VCAP_LF_SOURCE_NONE};
     uint64_t bytes;
 

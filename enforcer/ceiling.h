@@ -31,15 +31,15 @@ struct vcap_ceiling {
 };
 
 /*
- * What one source says of a device: VCAP_LF_SOURCE_ENV (VRAMCAP_MEMORY_MIB), _MPS or _CONF (the host's
- * file).  False: the source is not there at all.  *bytes: VCAP_NO_LIMIT if it does not name the device, 0
+ * What one source says of a device: VCAP_LF_SOURCE_ENV (VRAMCAP_MEMORY_MIB), _MPS, _CONF (the host's
+ * file) or _TOOLKIT (NVIDIA_GPU_MEMORY_LIMIT, for every GPU).  False: the source is not there at all.  *bytes: VCAP_NO_LIMIT if it does not name the device, 0
  * if it is there and did not parse.
  */
 bool vcap_ceiling_by_source(const struct vcap_config *config, enum vcap_lf_source source,
                             uint32_t ordinal, const uint8_t uuid[16], bool mig, uint64_t *bytes);
 
 /*
- * The lowest of them; of equal ones VCAP_LF_SOURCE_CONF comes first, then _ENV, then _MPS.
+ * The lowest of them; of equal ones VCAP_LF_SOURCE_CONF comes first, then _ENV, _MPS, _TOOLKIT.
  * VCAP_LF_SOURCE_NONE if none names the device.
  */
 struct vcap_ceiling vcap_ceiling_effective(const struct vcap_config *config, uint32_t ordinal,

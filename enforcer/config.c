@@ -287,7 +287,15 @@ int vcap_config_parse_entries(const char *text, bool mps, struct vcap_entries *e
 
 /* ---- the options of config.def ---- */
 
-enum option_kind { KIND_CHOICE, KIND_SIZE, KIND_PATH, KIND_LIST, KIND_MPS_LIST };
+enum option_kind {
+    KIND_CHOICE,
+    KIND_SIZE,
+    KIND_PATH,
+    KIND_LIST,
+    KIND_MPS_LIST,
+    KIND_PERCENT,
+    KIND_MIB
+};
 
 struct option {
     const char *name;
@@ -366,6 +374,45 @@ static int read_path(struct span value, char path[VCAP_CONFIG_PATH_MAX], char *p
     return 0;
 }
 
+/* Digits only; most bounds what they say. */
+static int read_number(struct span value, uint64_t most, uint64_t *number)
+{
+    uint64_t read;
+    bool fits;
+
+    if (value.length == 0 || read_digits(value, &read, &fits) != value.length)
+        return -EINVAL;
+    if (!fits || read > most)
+        return -EOVERFLOW;
+    *number = read;
+    return 0;
+}
+
+static int read_percent(struct span value, uint32_t *percent, char *problem, size_t problem_size)
+{
+    uint64_t number = 0;
+
+    if (read_number(value, 100, &number) != 0 || number == 0) {
+        snprintf(problem, problem_size, "it is a whole number from 1 to 100");
+        return -EINVAL;
+    }
+    *percent = (uint32_t)number;
+    return 0;
+}
+
+static int read_mib(struct span value, uint64_t *bytes, char *problem, size_t problem_size)
+{
+    uint64_t mib;
+    int rc = read_number(value, VCAP_CONFIG_BYTES_MAX >> 20, &mib);
+
+    if (rc == 0)
+        *bytes = mib << 20;
+    else
+        snprintf(problem, problem_size, "%s",
+                 rc == -EOVERFLOW ? size_too_large : "it is a whole number of MiB, without a unit");
+    return rc;
+}
+
 static int read_value(struct vcap_config *config, const struct option *option, struct span value,
                       char *problem, size_t problem_size)
 {
@@ -384,16 +431,21 @@ static int read_value(struct vcap_config *config, const struct option *option, s
     case KIND_MPS_LIST:
         config->mps_set = true;
         return parse_entries(value, true, field, problem, problem_size);
+    case KIND_PERCENT:
+        return read_percent(value, field, problem, problem_size);
+    case KIND_MIB:
+        return read_mib(value, field, problem, problem_size);
     }
     return -EINVAL;
 }
 
-/* text of config.def; only CHOICE and SIZE have a value there, the others are empty as they are */
+/* text of config.def; a text that is no value of its kind is words for the reader, and the field
+ * stays as vcap_config_read prepares it: not set */
 static void read_builtin(struct vcap_config *config, const struct option *option, const char *text)
 {
     char unused[1];
 
-    if (option->kind == KIND_CHOICE || option->kind == KIND_SIZE)
+    if (option->kind != KIND_PATH && option->kind != KIND_LIST && option->kind != KIND_MPS_LIST)
         read_value(config, option, span_of(text, strlen(text)), unused, sizeof(unused));
 }
 
@@ -404,6 +456,7 @@ int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *
     int first_error = 0;
 
     memset(config, 0, sizeof(*config));
+    config->toolkit_bytes = VCAP_CONFIG_UNSET;
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         const struct option *option = &options[i];
         const char *text = get(option->name, arg);
@@ -430,9 +483,12 @@ int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *
 const char *vcap_config_getenv(const char *name, void *arg)
 {
     /* what can only tighten, or names no file, holds in set-id programs too */
-    static const char *const harmless[] = {"VRAMCAP_ENABLE", "VRAMCAP_MEMORY_MIB",
+    static const char *const harmless[] = {"VRAMCAP_ENABLE",
+                                           "VRAMCAP_MEMORY_MIB",
                                            "VRAMCAP_CONTEXT_MIB",
-                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+                                           "VRAMCAP_COMPUTE_PERCENT",
+                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                                           "NVIDIA_GPU_MEMORY_LIMIT"};
 
     (void)arg;
     for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++)

@@ -20,6 +20,7 @@ enum vcap_managed { VCAP_MANAGED_CHARGE = 0, VCAP_MANAGED_IGNORE = 1 };
 #define VCAP_CONFIG_ENTRIES_MAX 64
 #define VCAP_CONFIG_PATH_MAX 512
 #define VCAP_CONTEXT_AUTO UINT64_MAX
+#define VCAP_CONFIG_UNSET UINT64_MAX
 
 /* The largest size that parses: the last one whose ceiling word in the ledger is not "no ceiling".
  * More is no GPU's memory but, as a rule, bytes written where MiB are meant. */
@@ -56,8 +57,10 @@ struct vcap_config {
     struct vcap_entries
         host_memory; /* the same from the host's file; not read by vcap_config_read */
     bool host_memory_set;
-    struct vcap_entries mps; /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
+    uint32_t compute_percent; /* 1 to 100; 0: no compute ceiling from here */
+    struct vcap_entries mps;  /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
     bool mps_set;
+    uint64_t toolkit_bytes; /* NVIDIA_GPU_MEMORY_LIMIT; VCAP_CONFIG_UNSET */
     enum vcap_log_level log_level;
     char log_file[VCAP_CONFIG_PATH_MAX]; /* empty: stderr */
 };
@@ -68,7 +71,7 @@ struct vcap_config {
  * unprintable bytes escaped) and what would be right; of several bad options the first in
  * config.def.  Options that do parse are stored even then (so that on_error and the log settings
  * hold for the error itself); an option that does not parse keeps its strictest value: enable 1,
- * on_error deny, managed charge, a list set but without entries.  So a caller with enable 0 and no
+ * on_error deny, managed charge, a list set but without entries, a percentage of 1, a limit of 0.  So a caller with enable 0 and no
  * word from the host may ignore the error.
  *
  * Blanks (space, tab, CR, LF) around a value are no part of it.  An option whose value is empty is
