@@ -14,14 +14,43 @@
 #include <string.h>
 
 #include "enforcer/ceiling.h"
+#include "enforcer/dmem.h"
 #include "enforcer/log.h"
 #include "preload/preload.h"
+
+/* The kernel's limit, if it may be a ceiling.  One that is not understood is said and left to the kernel,
+ * which enforces it whatever we make of it. */
+static uint64_t kernel_limit(CUdevice ordinal, const char *name)
+{
+    char pci[32] = "";
+    uint64_t bytes = UINT64_MAX;
+    bool known = vcap_own.cuDeviceGetPCIBusId != NULL &&
+                 vcap_own.cuDeviceGetPCIBusId(pci, (int)sizeof(pci), ordinal) == CUDA_SUCCESS;
+    int rc = vcap_dmem_limit("/proc", "/sys/fs/cgroup", known ? pci : NULL, &bytes);
+
+    if (rc != 0)
+        vcap_log(VCAP_LOG_WARN,
+                 "GPU %d (%s): dmem.max of this cgroup cannot be read (%s); it is no ceiling here, "
+                 "the kernel's limit stands",
+                 (int)ordinal, name, strerror(-rc));
+    return rc != 0 || bytes > VCAP_CONFIG_BYTES_MAX ? VCAP_NO_LIMIT : bytes;
+}
+
+/* The lowest of all that this process knows. */
+static struct vcap_ceiling own_ceiling(const struct vcap_device *d, uint32_t ordinal)
+{
+    struct vcap_ceiling own =
+        vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
+
+    return d->dmem_bytes < own.bytes ? (struct vcap_ceiling){d->dmem_bytes, VCAP_LF_SOURCE_DMEM}
+                                     : own;
+}
 
 /* What each source of the configuration says of the device, for readers. */
 static void record_sources(struct vcap_lf_gpu *gpu, const struct vcap_device *d, uint32_t ordinal)
 {
     static const enum vcap_lf_source sources[] = {VCAP_LF_SOURCE_ENV, VCAP_LF_SOURCE_MPS,
-                                                  VCAP_LF_SOURCE_CONF};
+                                                  VCAP_LF_SOURCE_CONF, VCAP_LF_SOURCE_TOOLKIT};
     uint64_t bytes;
 
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)
@@ -29,6 +58,9 @@ static void record_sources(struct vcap_lf_gpu *gpu, const struct vcap_device *d,
                                    &bytes))
             __atomic_store_n(&gpu->source_bytes[sources[i] - VCAP_LF_SOURCE_FIRST],
                              bytes == VCAP_NO_LIMIT ? UINT64_MAX : bytes + 1, __ATOMIC_RELAXED);
+    if (d->dmem_bytes != VCAP_NO_LIMIT)
+        __atomic_store_n(&gpu->source_bytes[VCAP_LF_SOURCE_DMEM - VCAP_LF_SOURCE_FIRST],
+                         d->dmem_bytes + 1, __ATOMIC_RELAXED);
 }
 
 /* The container's ceiling of a row, set if it was not and something here may set it. */
@@ -80,8 +112,7 @@ static void say_above(struct vcap_device *d, uint32_t ordinal, uint64_t containe
 static int place_device(struct vcap_device *d, uint32_t ordinal)
 {
     struct vcap_ledger *l = vcap_ledger_now();
-    struct vcap_ceiling own =
-        vcap_ceiling_effective(&vcap_process.config, ordinal, d->uuid, d->mig);
+    struct vcap_ceiling own = own_ceiling(d, ordinal);
     uint64_t container;
     uint32_t gpu;
     int rc =
@@ -149,6 +180,7 @@ static int identify_device(struct vcap_device *d, CUdevice ordinal)
     if (real.cuDeviceTotalMem_v2 != NULL &&
         real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
         d->card_bytes = total;
+    d->dmem_bytes = kernel_limit(ordinal, d->name);
     return 0;
 }
 

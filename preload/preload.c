@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "enforcer/dmem.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_path.h"
 #include "enforcer/ledger_reap.h"
@@ -180,9 +181,14 @@ int vcap_open_ledger(struct vcap_ledger *l, char *why, size_t why_size)
     return rc;
 }
 
+/* Is there a source of a ceiling at all?  What the kernel says of any GPU of NVIDIA's is one. */
 static bool any_ceiling(const struct vcap_config *config)
 {
-    return config->memory_set || config->mps_set || config->host_memory_set;
+    uint64_t dmem = UINT64_MAX;
+
+    return config->memory_set || config->mps_set || config->host_memory_set ||
+           config->toolkit_bytes != VCAP_CONFIG_UNSET ||
+           (vcap_dmem_limit("/proc", "/sys/fs/cgroup", NULL, &dmem) == 0 && dmem != UINT64_MAX);
 }
 
 /* Does VRAMCAP_LEDGER name a ledger that has the host's ceilings in it? */
