@@ -57,6 +57,7 @@ struct vcap_own {
     PFN_cuCtxGetDevice_v2000 cuCtxGetDevice;
     PFN_cuCtxGetLimit_v3010 cuCtxGetLimit;
     PFN_cuDeviceGetAttribute_v2000 cuDeviceGetAttribute;
+    PFN_cuDeviceGetCount_v2000 cuDeviceGetCount;
     PFN_cuDeviceGetPCIBusId_v4010 cuDeviceGetPCIBusId;
     PFN_cuDeviceGetUuid_v9020 cuDeviceGetUuid;
     PFN_cuDeviceGetUuid_v11040 cuDeviceGetUuid_v2;

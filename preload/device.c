@@ -16,6 +16,7 @@
 #include "enforcer/ceiling.h"
 #include "enforcer/dmem.h"
 #include "enforcer/log.h"
+#include "preload/mps.h"
 #include "preload/preload.h"
 
 /* The kernel's limit, if it may be a ceiling.  One that is not understood is said and left to the kernel,
@@ -141,6 +142,8 @@ static void note_device(const struct vcap_device *d)
     if (!vcap_ledger_owns(l))
         return;
     __atomic_fetch_or(&l->slots[slot].index_mask, 1u << d->gpu, __ATOMIC_RELAXED);
+    if (d->mps != VCAP_LF_MPS_UNKNOWN)
+        __atomic_store_n(&l->slots[slot].mps, (uint32_t)d->mps, __ATOMIC_RELAXED);
     vcap_ledger_cell(l, slot, d->gpu)->limit_bytes =
         d->limit_bytes < container ? d->limit_bytes : VCAP_NO_LIMIT;
     if (vcap_process.config.context_bytes != VCAP_CONTEXT_AUTO)
@@ -157,30 +160,41 @@ void vcap_devices_place_again(void)
     }
 }
 
-static int identify_device(struct vcap_device *d, CUdevice ordinal)
+int vcap_device_uuid(CUdevice ordinal, uint8_t uuid[16], bool *mig)
 {
     CUuuid parent, own;
-    size_t total = 0;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
     memset(&parent, 0, sizeof(parent));
     memset(&own, 0, sizeof(own));
+    *mig = false;
     if (vcap_own.cuDeviceGetUuid != NULL)
         result = vcap_own.cuDeviceGetUuid(&parent, ordinal);
     /* v1 gives the parent of a MIG slice, v2 the slice itself: if they differ it is one */
     if (vcap_own.cuDeviceGetUuid_v2 != NULL &&
         vcap_own.cuDeviceGetUuid_v2(&own, ordinal) == CUDA_SUCCESS)
-        d->mig = result == CUDA_SUCCESS && memcmp(&own, &parent, sizeof(own)) != 0;
+        *mig = result == CUDA_SUCCESS && memcmp(&own, &parent, sizeof(own)) != 0;
     else if (result == CUDA_SUCCESS)
         own = parent;
     else
         return -ENODEV;
-    memcpy(d->uuid, &own, sizeof(d->uuid));
+    memcpy(uuid, &own, 16);
+    return 0;
+}
+
+static int identify_device(struct vcap_device *d, CUdevice ordinal)
+{
+    size_t total = 0;
+    int rc = vcap_device_uuid(ordinal, d->uuid, &d->mig);
+
+    if (rc != 0)
+        return rc;
     vcap_uuid_format(d->name, d->uuid, d->mig);
     if (real.cuDeviceTotalMem_v2 != NULL &&
         real.cuDeviceTotalMem_v2(&total, ordinal) == CUDA_SUCCESS)
         d->card_bytes = total;
     d->dmem_bytes = kernel_limit(ordinal, d->name);
+    d->mps = vcap_mps_ask(ordinal);
     return 0;
 }
 
@@ -199,6 +213,7 @@ struct vcap_device *vcap_device(CUdevice ordinal)
     /* two threads may both ask the driver, which is harmless; no lock is held over it */
     {
         struct vcap_device found;
+        bool placed = false;
 
         memset(&found, 0, sizeof(found));
         if (identify_device(&found, ordinal) != 0)
@@ -213,10 +228,13 @@ struct vcap_device *vcap_device(CUdevice ordinal)
             rc = place_device(d, (uint32_t)ordinal);
             if (rc == 0) {
                 note_device(d);
+                placed = true;
                 __atomic_store_n(&d->state, 1, __ATOMIC_RELEASE);
             }
         }
         pthread_mutex_unlock(&vcap_process_mutex);
+        if (placed)
+            vcap_mps_examine(d, ordinal);
     }
     if (rc != 0) {
         static struct vcap_log_limit limit;

@@ -4,6 +4,14 @@
 #ifndef VRAMCAP_PRELOAD_DEVICE_H
 #define VRAMCAP_PRELOAD_DEVICE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "preload/cuda_api.h"
+
+/* Who a visible device is, by the driver: 0, or -ENODEV.  mig: a slice, and uuid is the slice's. */
+int vcap_device_uuid(CUdevice ordinal, uint8_t uuid[16], bool *mig);
+
 /* Row, ceilings and what is shown of them once more for every device in use: a new slot, another ledger,
  * or another word of the host.  vcap_process_mutex is held. */
 void vcap_devices_place_again(void);

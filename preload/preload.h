@@ -32,7 +32,8 @@ struct vcap_device {
     char name[48];        /* "GPU-..." or "MIG-..." */
     uint64_t limit_bytes; /* this process's own lower ceiling; VCAP_NO_LIMIT = none */
     uint64_t card_bytes;
-    uint64_t dmem_bytes; /* what the kernel allows this cgroup on it; VCAP_NO_LIMIT = no limit */
+    enum vcap_lf_mps mps; /* is this process a client of MPS on it? */
+    uint64_t dmem_bytes;  /* what the kernel allows this cgroup on it; VCAP_NO_LIMIT = no limit */
     uint64_t
         said_bytes; /* container's ceiling + 1 when VRAMCAP_MEMORY_MIB above it was last said */
 };

@@ -72,6 +72,7 @@ static void bind_rows(const struct link_map *driver)
     OWN(cuCtxGetLimit);
     OWN(cuDeviceGetAttribute);
     OWN(cuDeviceGetUuid);
+    OWN(cuDeviceGetCount);
     OWN(cuDeviceGetPCIBusId);
     OWN(cuDeviceGetUuid_v2);
     OWN(cuDevicePrimaryCtxGetState);
