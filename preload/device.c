@@ -16,6 +16,7 @@
 #include "enforcer/ceiling.h"
 #include "enforcer/dmem.h"
 #include "enforcer/log.h"
+#include "preload/compute.h"
 #include "preload/mps.h"
 #include "preload/preload.h"
 
@@ -233,8 +234,10 @@ struct vcap_device *vcap_device(CUdevice ordinal)
             }
         }
         pthread_mutex_unlock(&vcap_process_mutex);
-        if (placed)
+        if (placed) {
             vcap_mps_examine(d, ordinal);
+            vcap_compute_record(d, ordinal);
+        }
     }
     if (rc != 0) {
         static struct vcap_log_limit limit;

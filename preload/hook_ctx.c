@@ -4,9 +4,11 @@
  * the driver has answered, since only the driver knows whether it was the last reference.
  */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "preload/charge.h"
+#include "preload/compute.h"
 #include "preload/context.h"
 #include "preload/graph.h"
 #include "preload/pool.h"
@@ -23,6 +25,7 @@ static void make_room(CUdevice ordinal, unsigned row)
 /* Reserves the overhead of one context.  *device stays NULL where there is nothing to reserve. */
 static CUresult reserve(CUdevice ordinal, unsigned row, struct vcap_device **device, uint64_t *cost)
 {
+    vcap_compute_again();
     *device = NULL;
     *cost = vcap_context_cost();
     if (vcap_mode_now() == VCAP_MODE_DENY)
@@ -81,20 +84,75 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice de
            real.cuCtxCreate_v2(pctx != NULL ? &context : NULL, flags, dev));
 }
 
+/*
+ * The caller's execution affinity with every count above the compute ceiling cut to it, in a copy that is
+ * the caller's to free; NULL: as it is (nothing is above, or no memory for a copy: the driver cuts it too).
+ */
+static CUexecAffinityParam *clamped(const CUexecAffinityParam *params, int count, CUdevice ordinal)
+{
+    unsigned most = count > 0 && params != NULL ? vcap_compute_most(ordinal) : 0;
+    CUexecAffinityParam *copy = NULL;
+
+    for (int i = 0; most != 0 && i < count; i++) {
+        if (params[i].type != CU_EXEC_AFFINITY_TYPE_SM_COUNT || params[i].param.smCount.val <= most)
+            continue;
+        if (copy == NULL) {
+            copy = calloc((size_t)count, sizeof(*copy));
+            if (copy == NULL)
+                return NULL;
+            memcpy(copy, params, (size_t)count * sizeof(*copy));
+        }
+        copy[i].param.smCount.val = most;
+    }
+    return copy;
+}
+
+static CUresult create_v3(CUcontext *pctx, CUexecAffinityParam *params, int count,
+                          unsigned int flags, CUdevice dev)
+{
+    CREATE(cuCtxCreate_v3, pctx, dev,
+           real.cuCtxCreate_v3(pctx != NULL ? &context : NULL, params, count, flags, dev));
+}
+
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                                 unsigned int flags, CUdevice dev)
 {
+    CUexecAffinityParam *cut;
+    CUresult result;
+
     VCAP_ENTER(cuCtxCreate_v3, (pctx, paramsArray, numParams, flags, dev));
-    CREATE(cuCtxCreate_v3, pctx, dev,
-           real.cuCtxCreate_v3(pctx != NULL ? &context : NULL, paramsArray, numParams, flags, dev));
+    cut = clamped(paramsArray, numParams, dev);
+    result = create_v3(pctx, cut != NULL ? cut : paramsArray, numParams, flags, dev);
+    free(cut);
+    return result;
+}
+
+static CUresult create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned int flags,
+                          CUdevice dev)
+{
+    CREATE(cuCtxCreate_v4, pctx, dev,
+           real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, params, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
                                 unsigned int flags, CUdevice dev)
 {
+    CUctxCreateParams params;
+    CUexecAffinityParam *cut = NULL;
+    CUresult result;
+
     VCAP_ENTER(cuCtxCreate_v4, (pctx, ctxCreateParams, flags, dev));
-    CREATE(cuCtxCreate_v4, pctx, dev,
-           real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, ctxCreateParams, flags, dev));
+    if (ctxCreateParams != NULL)
+        cut = clamped(ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams,
+                      dev);
+    if (cut != NULL) {
+        params = *ctxCreateParams;
+        params.execAffinityParams = cut;
+        ctxCreateParams = &params;
+    }
+    result = create_v4(pctx, ctxCreateParams, flags, dev);
+    free(cut);
+    return result;
 }
 
 CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device_)
@@ -260,6 +318,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     bool priced;
 
     VCAP_ENTER(cuDevicePrimaryCtxRetain, (pctx, dev));
+    vcap_compute_again();
     /* a device that the driver does not know has no price; making it ready asks the driver, without a lock */
     priced = vcap_context_cost() != 0 && vcap_device(dev) != NULL;
     if (priced)

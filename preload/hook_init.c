@@ -4,6 +4,7 @@
  * fail. And what the table's GAPs leave behind: one line, one event each.
  */
 #include "enforcer/log.h"
+#include "preload/compute.h"
 #include "preload/preload.h"
 
 CUresult CUDAAPI cuInit(unsigned int flags)
@@ -14,6 +15,8 @@ CUresult CUDAAPI cuInit(unsigned int flags)
         return CUDA_ERROR_NO_DEVICE;
     if (real.cuInit == NULL)
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (!vcap_is_inner_call(__builtin_return_address(0)))
+        vcap_compute_prepare();
     result = real.cuInit(flags);
     if (result == CUDA_SUCCESS && !vcap_is_inner_call(__builtin_return_address(0)))
         vcap_start();

@@ -36,6 +36,7 @@ static int read_ledger(struct vcap_host_word *word, char *why, size_t why_size)
     word->ledger = (look.flags & VCAP_LF_HOST_MADE) != 0;
     word->flags = look.flags;
     word->context_bytes = vcap_ledger_header(&look)->context_bytes;
+    word->compute_percent = vcap_ledger_header(&look)->compute_percent;
     vcap_ledger_close(&look);
     return 0;
 }
@@ -89,6 +90,12 @@ static uint64_t higher(uint64_t a, uint64_t b)
     return a == VCAP_CONTEXT_AUTO ? b : b == VCAP_CONTEXT_AUTO || a > b ? a : b;
 }
 
+/* The lower of two compute ceilings; 0 is none. */
+static uint32_t lower_percent(uint32_t a, uint32_t b)
+{
+    return a == 0 ? b : b == 0 || a < b ? a : b;
+}
+
 void vcap_host_obey(const struct vcap_host_word *word, struct vcap_config *config,
                     char ignored[VCAP_HOST_IGNORED_SIZE])
 {
@@ -97,6 +104,8 @@ void vcap_host_obey(const struct vcap_host_word *word, struct vcap_config *confi
         word->conf && file_says(word, "VRAMCAP_ENABLE") && word->said.enable == VCAP_ENABLE_ENFORCE;
     uint64_t context =
         higher(word->context_bytes, word->conf ? word->said.context_bytes : VCAP_CONTEXT_AUTO);
+    uint32_t percent =
+        lower_percent(word->compute_percent, word->conf ? word->said.compute_percent : 0);
     struct vcap_config is = *config;
     size_t at = 0;
 
@@ -117,6 +126,7 @@ void vcap_host_obey(const struct vcap_host_word *word, struct vcap_config *confi
     else if (!environment_says("VRAMCAP_MANAGED"))
         is.managed = VCAP_MANAGED_IGNORE;
     is.context_bytes = higher(context, config->context_bytes);
+    is.compute_percent = lower_percent(percent, config->compute_percent);
     snprintf(is.ledger, sizeof(is.ledger), "%s", ledger);
     if (word->conf) {
         is.host_memory = word->said.memory;
@@ -140,6 +150,7 @@ void vcap_host_obey(const struct vcap_host_word *word, struct vcap_config *confi
         {" VRAMCAP_CONTEXT_MIB", environment_says("VRAMCAP_CONTEXT_MIB") &&
                                      context != VCAP_CONTEXT_AUTO &&
                                      config->context_bytes < context},
+        {" VRAMCAP_COMPUTE_PERCENT", percent != 0 && config->compute_percent > percent},
     };
 
     ignored[0] = 0;

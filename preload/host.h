@@ -14,9 +14,10 @@
 #include "preload/preload.h"
 
 struct vcap_host_word {
-    bool ledger;            /* at its well-known place */
-    uint32_t flags;         /* of that ledger */
-    uint64_t context_bytes; /* its least charge per context; UINT64_MAX: none */
+    bool ledger;              /* at its well-known place */
+    uint32_t flags;           /* of that ledger */
+    uint64_t context_bytes;   /* its least charge per context; UINT64_MAX: none */
+    uint32_t compute_percent; /* 0: none */
     bool conf;
     struct vcap_conf file;
     struct vcap_config said; /* what the file says */
