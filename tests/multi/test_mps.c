@@ -84,6 +84,20 @@ static void told(struct child *c, uint64_t *free_bytes, uint64_t *total)
     *total = total_now;
 }
 
+/* What is wrong with MPS's limit is in the ledger, once for each process that found it. */
+static unsigned found(const struct fixture *f, const char *name)
+{
+    struct vcap_snapshot snapshot;
+    unsigned count = 0;
+
+    assert_true(ledger_read(f->ledger, &snapshot));
+    for (uint32_t i = 0; i < snapshot.event_count; i++)
+        count += snapshot.events[i].kind == VCAP_LF_EVENT_MPS &&
+                 (name == NULL || strcmp(snapshot.events[i].name, name) == 0);
+    vcap_snapshot_free(&snapshot);
+    return count;
+}
+
 /* ---- the limit is per process, the ceiling the container's ---- */
 
 static void two_processes_take_2000_under_mps_alone_and_1000_under_the_ceiling(void **state)
@@ -205,6 +219,8 @@ static void an_entry_for_an_invisible_gpu_drops_the_limit_and_the_ceiling_holds(
 
         assert_int_equal(one_has(f, alone), 24576);
         assert_int_equal(one_has(f, capped), 1000);
+        assert_int_equal(found(f, "limit names an invisible GPU"), 1);
+        assert_int_equal(found(f, NULL), 1);
     }
 }
 
@@ -224,6 +240,8 @@ static void without_the_pipe_directory_or_the_daemon_the_ceiling_holds(void **st
 
         assert_int_equal(one_has(f, alone), 24576);
         assert_int_equal(one_has(f, capped), 1000);
+        assert_int_equal(found(f, "limit set, but no MPS client"), 1);
+        assert_int_equal(found(f, NULL), 1);
     }
 }
 
@@ -245,10 +263,12 @@ static void a_daemon_that_dies_between_two_processes_changes_nothing(void **stat
         usleep(1000);
     ready(&a, f, capped);
     assert_int_equal(client_result(&a, "alloc 600m"), 0);
+    assert_int_equal(found(f, NULL), 0);
     child_kill(&daemon, SIGKILL);
     ready(&b, f, capped);
     assert_int_equal(client_result(&b, "alloc 402m"), 2);
     assert_int_equal(client_result(&b, "alloc 400m"), 0);
+    assert_int_equal(found(f, "limit set, but no MPS client"), 1);
     child_kill(&a, SIGKILL);
     child_kill(&b, SIGKILL);
 }
@@ -266,7 +286,10 @@ static void a_changed_or_unset_variable_raises_nothing(void **state)
     ready(&a, f, first);
     assert_int_equal(client_result(&a, "alloc 600m"), 0);
     assert_int_equal(one_has(f, higher), 400);
+    assert_int_equal(found(f, "limit unset or raised in this process"), 1);
     assert_int_equal(one_has(f, ours_higher), 400);
+    assert_int_equal(found(f, "limit unset or raised in this process"), 2);
+    assert_int_equal(found(f, NULL), 2);
     /* Enabled without a ceiling of its own: an error, and no memory at all. */
     ready(&b, f, unset);
     assert_int_equal(client_result(&b, "alloc 2m"), 2);
