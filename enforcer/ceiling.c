@@ -77,10 +77,9 @@ bool vcap_ceiling_by_source(const struct vcap_config *config, enum vcap_lf_sourc
                             uint32_t ordinal, const uint8_t uuid[16], bool mig, uint64_t *bytes)
 {
     if (source == VCAP_LF_SOURCE_TOOLKIT) {
-        if (config->toolkit_bytes == VCAP_CONFIG_UNSET)
-            return false;
-        *bytes = config->toolkit_bytes;
-        return true;
+        if (config->toolkit_set)
+            *bytes = config->toolkit_bytes;
+        return config->toolkit_set;
     }
 
     const struct vcap_entries *entries = source == VCAP_LF_SOURCE_CONF  ? &config->host_memory

@@ -434,6 +434,7 @@ static int read_value(struct vcap_config *config, const struct option *option, s
     case KIND_PERCENT:
         return read_percent(value, field, problem, problem_size);
     case KIND_MIB:
+        config->toolkit_set = true;
         return read_mib(value, field, problem, problem_size);
     }
     return -EINVAL;
@@ -456,7 +457,6 @@ int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *
     int first_error = 0;
 
     memset(config, 0, sizeof(*config));
-    config->toolkit_bytes = VCAP_CONFIG_UNSET;
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         const struct option *option = &options[i];
         const char *text = get(option->name, arg);

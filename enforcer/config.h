@@ -20,7 +20,6 @@ enum vcap_managed { VCAP_MANAGED_CHARGE = 0, VCAP_MANAGED_IGNORE = 1 };
 #define VCAP_CONFIG_ENTRIES_MAX 64
 #define VCAP_CONFIG_PATH_MAX 512
 #define VCAP_CONTEXT_AUTO UINT64_MAX
-#define VCAP_CONFIG_UNSET UINT64_MAX
 
 /* The largest size that parses: the last one whose ceiling word in the ledger is not "no ceiling".
  * More is no GPU's memory but, as a rule, bytes written where MiB are meant. */
@@ -60,7 +59,8 @@ struct vcap_config {
     uint32_t compute_percent; /* 1 to 100; 0: no compute ceiling from here */
     struct vcap_entries mps;  /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
     bool mps_set;
-    uint64_t toolkit_bytes; /* NVIDIA_GPU_MEMORY_LIMIT; VCAP_CONFIG_UNSET */
+    uint64_t toolkit_bytes; /* NVIDIA_GPU_MEMORY_LIMIT */
+    bool toolkit_set;
     enum vcap_log_level log_level;
     char log_file[VCAP_CONFIG_PATH_MAX]; /* empty: stderr */
 };

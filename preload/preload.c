@@ -187,7 +187,7 @@ static bool any_ceiling(const struct vcap_config *config)
     uint64_t dmem = UINT64_MAX;
 
     return config->memory_set || config->mps_set || config->host_memory_set ||
-           config->toolkit_bytes != VCAP_CONFIG_UNSET ||
+           config->toolkit_set ||
            (vcap_dmem_limit("/proc", "/sys/fs/cgroup", NULL, &dmem) == 0 && dmem != UINT64_MAX);
 }
 

@@ -125,6 +125,8 @@ static bool may_be_asked(const char *symbol)
      * itself */
     static const char *const names[] = {"cuCtxGetCurrent",
                                         "cuCtxGetDevice",
+                                        "cuDeviceGetAttribute",
+                                        "cuDeviceGetPCIBusId",
                                         "cuDeviceGetUuid",
                                         "cuDeviceGetUuid_v2",
                                         "cuDevicePrimaryCtxGetState",

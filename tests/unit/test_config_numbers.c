@@ -41,11 +41,11 @@ static void unset_and_empty_are_no_ceiling(void **state)
     (void)state;
     assert_int_equal(read_one("VRAMCAP_COMPUTE_PERCENT", NULL), 0);
     assert_int_equal(config.compute_percent, 0);
-    assert_int_equal(config.toolkit_bytes, VCAP_CONFIG_UNSET);
+    assert_false(config.toolkit_set);
     assert_int_equal(read_one("VRAMCAP_COMPUTE_PERCENT", " "), 0);
     assert_int_equal(config.compute_percent, 0);
     assert_int_equal(read_one("NVIDIA_GPU_MEMORY_LIMIT", ""), 0);
-    assert_int_equal(config.toolkit_bytes, VCAP_CONFIG_UNSET);
+    assert_false(config.toolkit_set);
 }
 
 static void a_percentage_is_a_whole_number_from_1_to_100(void **state)
@@ -71,6 +71,7 @@ static void the_toolkits_limit_is_mib_without_a_unit(void **state)
 
     (void)state;
     assert_int_equal(read_one("NVIDIA_GPU_MEMORY_LIMIT", "4096"), 0);
+    assert_true(config.toolkit_set);
     assert_int_equal(config.toolkit_bytes, 4096 * MIB);
     assert_int_equal(read_one("NVIDIA_GPU_MEMORY_LIMIT", "0"), 0);
     assert_int_equal(config.toolkit_bytes, 0);
@@ -78,6 +79,7 @@ static void the_toolkits_limit_is_mib_without_a_unit(void **state)
     assert_int_equal(config.toolkit_bytes, 8388607 * MIB);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         assert_int_equal(read_one("NVIDIA_GPU_MEMORY_LIMIT", bad[i]), -EINVAL);
+        assert_true(config.toolkit_set);
         assert_int_equal(config.toolkit_bytes, 0);
         assert_non_null(strstr(why, "NVIDIA_GPU_MEMORY_LIMIT"));
     }
