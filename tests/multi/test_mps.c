@@ -6,6 +6,7 @@
  * and VRAMCAP_ENABLE=1. The simulator's MPS is described in tests/sim/README.md; here a daemon is
  * claimed to listen in the pipe directory, but for the scenarios that need it to go away.
  */
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -59,6 +60,17 @@ static unsigned long room_mib(struct child *c)
     }
     client_ask(c, answer, sizeof(answer), "drop");
     return mib;
+}
+
+/* Has it said on stderr that this variable's value is wrong?  What it says, it says at its start. */
+static bool complained(const struct child *c, const char *variable)
+{
+    struct pollfd ready_now = {.fd = c->err, .events = POLLIN};
+    char text[4096];
+    ssize_t length = poll(&ready_now, 1, 0) == 1 ? read(c->err, text, sizeof(text) - 1) : 0;
+
+    text[length > 0 ? length : 0] = 0;
+    return strstr(text, variable) != NULL;
 }
 
 /* One process with this environment: what it can have. */
@@ -305,6 +317,7 @@ static void a_limit_by_uuid_is_the_ceiling_of_that_gpu(void **state)
     const struct fixture *f = *state;
     unsigned char uuid[16];
     char text[48], whole[120], part[120];
+    struct vcap_snapshot_gpu gpu;
 
     sim_card_uuid(0, uuid);
     sim_uuid_text(uuid, text);
@@ -317,6 +330,9 @@ static void a_limit_by_uuid_is_the_ceiling_of_that_gpu(void **state)
 
         assert_int_equal(one_has(f, alone), 1000);
         assert_int_equal(one_has(f, capped), 1000);
+        assert_true(ledger_gpu(f->ledger, 0, &gpu)); /* not MPS's doing alone */
+        assert_int_equal(gpu.ceiling_bytes, 1000 * MIB);
+        assert_int_equal(unlink(f->ledger), 0);
     }
 }
 
@@ -410,17 +426,20 @@ static void every_malformed_limit_has_its_answer(void **state)
         const char *const capped[] = {ECS, list, CAPPED, NULL};
         struct child c;
         unsigned long mps, held;
+        bool said;
 
         snprintf(list, sizeof(list), LIMIT("%s"), cases[i].list);
         mps = one_has(f, alone);
         ready(&c, f, capped);
         held = room_mib(&c);
+        said = complained(&c, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is '");
         child_kill(&c, SIGKILL);
         unlink(f->ledger); /* the next one sets its own ceiling */
         if (mps != (unsigned long)cases[i].mps ||
-            held != (unsigned long)(cases[i].capped == DENIED ? 0 : cases[i].capped))
-            fail_msg("'%s': MPS alone lets %lu MiB through, under the library %lu", cases[i].list,
-                     mps, held);
+            held != (unsigned long)(cases[i].capped == DENIED ? 0 : cases[i].capped) ||
+            said != (cases[i].capped == DENIED))
+            fail_msg("'%s': MPS alone lets %lu MiB through, under the library %lu, %s line",
+                     cases[i].list, mps, held, said ? "with a" : "no");
     }
 }
 

@@ -412,13 +412,12 @@ static int affinities(void)
 
 static int no_affinity_without_mps(void)
 {
-    CUexecAffinityParam is;
-    unsigned int got = 0;
+    CUexecAffinityParam wish = {CU_EXEC_AFFINITY_TYPE_SM_COUNT, {{8}}}, is;
     CUcontext context = NULL;
     int supported = 1;
 
     CHECK(sim_begin(&context) == 0);
-    CHECK(with_affinity(8, &got) == CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    CHECK(cuCtxCreate_v3(&context, &wish, 1, 0, 0) == CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     CHECK(cuCtxGetExecAffinity(&is, CU_EXEC_AFFINITY_TYPE_SM_COUNT) ==
           CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     OK(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
