@@ -299,7 +299,14 @@ static void nvml_lists_clients_apart(void **state)
     assert_int_equal(sim_wait(client) | sim_wait(other), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, sim_test_setup, sim_test_teardown)
+static int teardown(void **state)
+{
+    while (nvmlShutdown() == NVML_SUCCESS) /* of a test that failed */
+        continue;
+    return sim_test_teardown(state);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, sim_test_setup, teardown)
 
 int main(void)
 {
