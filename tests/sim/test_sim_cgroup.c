@@ -188,15 +188,17 @@ static void processes_share_the_limit_and_current_is_written(void **state)
     make("/pod/b");
     put("pod/dmem.max", REGION_0 " 1073741824\n");
     assert_int_equal(pipe2(told, O_CLOEXEC) | pipe2(asked, O_CLOEXEC), 0);
+    pid_t stranger = sim_start(hold, CARDS ";VRAMCAP_SIM_CGROUP=/podium"); /* not below /pod */
+    assert_int_equal(read(told[0], &byte, 1), 1);
     pid_t holder = sim_start(hold, CARDS ";VRAMCAP_SIM_CGROUP=/pod/a");
     assert_int_equal(read(told[0], &byte, 1), 1);
     assert_string_equal(content("pod/a/dmem.current"), REGION_0 " 444596224\n" REGION_1 " 0\n");
     assert_string_equal(content("pod/dmem.current"), REGION_0 " 444596224\n" REGION_1 " 0\n");
     assert_string_equal(content("pod/b/dmem.current"), REGION_0 " 0\n" REGION_1 " 0\n");
-    expect(2048, 2048 - 24 - 424, 1024 - 24 - 424);
+    expect(2048, 2048 - 24 - 2 * 424, 1024 - 24 - 424);
     assert_int_equal(sim_run(sees, CARDS ";VRAMCAP_SIM_CGROUP=/pod/b"), 0);
-    assert_int_equal(write(asked[1], "e", 1), 1);
-    assert_int_equal(sim_wait(holder), 0);
+    assert_int_equal(write(asked[1], "ee", 2), 2);
+    assert_int_equal(sim_wait(holder) | sim_wait(stranger), 0);
     expect(2048, 2048 - 24, 1024 - 24);
     assert_int_equal(sim_run(sees, CARDS ";VRAMCAP_SIM_CGROUP=/pod/b"), 0);
 }
