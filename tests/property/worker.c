@@ -48,7 +48,7 @@ static const struct {
     STEP(graph, 2),           STEP(launch, 4),         STEP(graph_destroy, 2),
     STEP(graph_trim, 2),      STEP(context_create, 3), STEP(context_use, 4),
     STEP(context_destroy, 2), STEP(primary, 2),        STEP(limit, 4),
-    STEP(views, 3),           STEP(lend, 4),           STEP(neighbours, 6),
+    STEP(views, 3),           STEP(lend, 9),           STEP(neighbours, 6),
     STEP(give_back, 3),
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))

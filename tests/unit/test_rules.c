@@ -99,6 +99,21 @@ static const struct {
     {CU_AD_FORMAT_Y444_PLANAR10, 3, 48},
     {CU_AD_FORMAT_YUV444_8bit_SemiPlanar, 3, 24},
     {CU_AD_FORMAT_YUV444_16bit_SemiPlanar, 3, 48},
+    /* of CUDA 13.5: UINT8_PACKED_422 and 444, SEMIPLANAR of 8 and 16 bits 420, 422, 444, PLANAR the same */
+    {(CUarray_format)0x51, 4, 16},
+    {(CUarray_format)0x52, 4, 32},
+    {(CUarray_format)0x53, 3, 12},
+    {(CUarray_format)0x54, 3, 24},
+    {(CUarray_format)0x55, 3, 16},
+    {(CUarray_format)0x56, 3, 32},
+    {(CUarray_format)0x57, 3, 24},
+    {(CUarray_format)0x58, 3, 48},
+    {(CUarray_format)0x59, 3, 12},
+    {(CUarray_format)0x5a, 3, 24},
+    {(CUarray_format)0x5b, 3, 16},
+    {(CUarray_format)0x5c, 3, 32},
+    {(CUarray_format)0x5d, 3, 24},
+    {(CUarray_format)0x5e, 3, 48},
 };
 
 static void every_format_of_cuda_13_has_its_size(void **state)
