@@ -50,7 +50,21 @@ static const char tail[] =
     "needs a device and every size a unit there, `K`, `M` or `G`, with or without `B`\n"
     "(`0=1000M`, `GPU-8932f937=1GB`); a UUID may be cut to its first digits. Anything else is an "
     "error\n"
-    "here, whatever MPS makes of it: a limit that MPS does not understand is no limit.\n";
+    "here, whatever MPS makes of it: a limit that MPS does not understand is no limit.\n"
+    "\n"
+    "## The host's file\n"
+    "\n"
+    "`/etc/vramcap/container.conf`, owned by root and writable by root alone (its folder too), has "
+    "the\n"
+    "variables above (not the MPS one), one `KEY=VALUE` a line; blank lines and lines that begin "
+    "with `#`\n"
+    "say nothing. An unknown key, a key twice, a line without `=`, a file that somebody else may "
+    "write, or\n"
+    "more than 8192 bytes deny device memory. What the host says there, or in a ledger of "
+    "`vramcap\n"
+    "create` at `/run/vramcap/ledger`, the environment can only tighten; see \"The host's word\" "
+    "in\n"
+    "[design.md](design.md).\n";
 
 static int has_literal_values(const char *kind)
 {
