@@ -1,7 +1,7 @@
 /*
  * Taking another slot, in the same file or in the one that took its place, and booking there what is live.
  * Invariants:
- *   - a process leaves a ledger only for another that it has a slot in;
+ *   - a process leaves a ledger only for another that it has a slot in, and the host's only for the host's;
  *   - the former stays mapped, for another thread may be in the middle of it; a place in it is never taken
  *     for one in the new (vcap_ledger.epoch), so what is left half done there counts nowhere else;
  *   - a record is charged once per place, under its shard's lock.
@@ -66,11 +66,29 @@ static void note(const char *what)
     vcap_ledger_event(vcap_ledger_now(), &event);
 }
 
+/* The host's ledger is left only for one that the host made, at the same place: what a container puts
+ * there, or anywhere else, does not end the host's word. */
+static int open_hosts(struct vcap_ledger *l, const struct vcap_ledger *former, char *why,
+                      size_t why_size)
+{
+    int rc = vcap_ledger_open(l, former->path, NULL, VCAP_OPEN_CLAIM, VCAP_LF_MODE_ENFORCE, why,
+                              why_size);
+
+    if (rc == 0 && (l->flags & VCAP_LF_HOST_MADE) == 0) {
+        vcap_ledger_close(l);
+        snprintf(why, why_size, "the host did not make it");
+        rc = -EPERM;
+    }
+    return rc;
+}
+
 /* Takes a slot in the file that is at the ledger's place now.  vcap_process_mutex is held. */
 static int change_file(char *why, size_t why_size)
 {
     struct vcap_ledger *former = vcap_ledger_now(), *l = malloc(sizeof(*l));
-    int rc = l == NULL ? -ENOMEM : vcap_open_ledger(l, why, why_size);
+    int rc = l == NULL                                  ? -ENOMEM
+             : (former->flags & VCAP_LF_HOST_MADE) != 0 ? open_hosts(l, former, why, why_size)
+                                                        : vcap_open_ledger(l, why, why_size);
 
     if (rc != 0) {
         free(l);

@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "enforcer/ledger.h"
 #include "tests/sim/sim.h"
 #include "tests/support/fixture.h"
 
@@ -166,6 +167,44 @@ static void without_another_ledger_the_old_one_holds(void **state)
     child_kill(&a, SIGKILL);
 }
 
+static void host_creates(const struct fixture *f, const char *memory)
+{
+    const char *const argv[] = {TOOL, "create", "--memory", memory, f->ledger, NULL};
+    const char *const bare[] = {"LD_PRELOAD", NULL};
+
+    child_run(f, argv, bare, &output);
+    assert_int_equal(output.status, 0);
+}
+
+/* What the container does at the place of the host's ledger does not end the host's word. */
+static void the_hosts_ledger_is_left_for_the_hosts_alone(void **state)
+{
+    const char *const enabled[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=8000", NULL};
+    const struct fixture *f = *state;
+    struct child a;
+
+    host_creates(f, "300");
+    assert_true(client_start(&a, f, "getproc", enabled));
+    assert_int_equal(client_result(&a, "init"), 0);
+    assert_int_equal(client_result(&a, "ctx create 0"), 0);
+    assert_int_equal(client_result(&a, "alloc 200m"), 0);
+    assert_int_equal(unlink(f->ledger), 0);
+    pass_a_look();
+    assert_int_equal(client_result(&a, "alloc 102m"), 2);
+    assert_int_equal(access(f->ledger, F_OK), -1); /* and none is made in its place */
+    assert_int_equal(vcap_ledger_create(f->ledger, NULL, 0, NULL, NULL), 0);
+    pass_a_look();
+    assert_int_equal(client_result(&a, "alloc 102m"), 2);
+    assert_int_equal(lines_with(&a, "the host did not make it"), 1);
+    assert_int_equal(unlink(f->ledger), 0);
+    host_creates(f, "400");
+    pass_a_look();
+    assert_int_equal(client_result(&a, "alloc 202m"), 2);
+    assert_int_equal(client_result(&a, "alloc 200m"), 0);
+    assert_int_equal(ledger_charged(f->ledger, 0), 400 * MIB);
+    child_kill(&a, SIGKILL);
+}
+
 /* Slot 0 to n of an open ledger are nobody's any more, as after a reset. */
 static void free_every_slot(int fd)
 {
@@ -236,6 +275,7 @@ int main(void)
         TEST(a_copy_in_its_place_is_joined_and_its_dead_slots_count_nothing),
         TEST(without_another_ledger_the_old_one_holds),
         TEST(a_process_that_lost_slot_and_file_is_not_denied_for_good),
+        TEST(the_hosts_ledger_is_left_for_the_hosts_alone),
         TEST(threads_in_the_middle_of_anything_lose_no_byte),
     };
 
