@@ -46,7 +46,7 @@ libtcmalloc-minimal4|ls /usr/lib/*/libtcmalloc_minimal.so.4
 '
 full_table='
 debootstrap|command -v debootstrap
-libclang-rt-dev|ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
+libclang-rt-dev|have_fuzzer
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
 prometheus|command -v promtool
@@ -69,6 +69,11 @@ golang-go|command -v go
 say()
 {
     echo "setup: $*" >&2
+}
+
+have_fuzzer()
+{
+    ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
 }
 
 have_header()

@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char why[256] = "";
     if (size > VCAP_CONF_BYTES_MAX)
         return 0;
-    struct vcap_conf *conf = malloc(sizeof *conf); /* fresh: a read beyond what was written is seen */
+    struct vcap_conf *conf =
+        malloc(sizeof *conf); /* fresh: a read beyond what was written is seen */
     if (!conf)
         return 0;
     memcpy(conf->text, data, size);

@@ -36,7 +36,8 @@ static void check_entries(const struct vcap_entries *e, bool mps)
     must(e->count <= VCAP_CONFIG_ENTRIES_MAX, "the number of entries");
     for (uint32_t i = 0; i < e->count; i++) {
         must(e->entry[i].bytes <= VCAP_CONFIG_BYTES_MAX, "a size");
-        must(e->entry[i].kind != VCAP_ENTRY_ALL || (e->count == 1 && !mps), "a size that stands alone");
+        must(e->entry[i].kind != VCAP_ENTRY_ALL || (e->count == 1 && !mps),
+             "a size that stands alone");
         must(memchr(e->entry[i].uuid, 0, sizeof e->entry[i].uuid) != NULL, "a UUID's end");
     }
     (void)vcap_ceiling_match(e, 0, uuid, false, VCAP_NO_LIMIT);

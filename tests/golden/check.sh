@@ -14,11 +14,12 @@ for image in "$folder"/ledger-*.bin; do
     name=${image%.bin}
     seen=$((seen + 1))
     cp "$image" "$work/ledger" || exit 2
-    "$tool" dump --json "$work/ledger" >"$work/json" && "$tool" events --json "$work/ledger" >"$work/events" || {
+    if ! "$tool" dump --json "$work/ledger" >"$work/json" ||
+        ! "$tool" events --json "$work/ledger" >"$work/events"; then
         echo "$image is not read"
         failures=$((failures + 1))
         continue
-    }
+    fi
     diff -u "$name.events" "$work/events" || failures=$((failures + 1))
     python3 -B - "$name.json" "$work/json" <<'PYTHON' || failures=$((failures + 1))
 import json
