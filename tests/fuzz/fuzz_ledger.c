@@ -13,12 +13,19 @@
 #include <unistd.h>
 
 #include "enforcer/cli/dump.h"
+#include "enforcer/cli/host_pid.h"
 #include "enforcer/ledger_read.h"
 
 #define AMOUNT_MAX (VCAP_LF_UNITS_MAX * VCAP_LF_UNIT_BYTES)
 #define SIZE_MAX_TRIED 65536u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* In place of host_pid.c, whose look through all of /proc would be nearly all the time of a try. */
+void vcap_host_pids(const struct vcap_snapshot *snapshot, pid_t *pids)
+{
+    memset(pids, 0, snapshot->process_count * sizeof *pids);
+}
 
 static void must(bool holds, const char *what)
 {
