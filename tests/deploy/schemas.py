@@ -126,9 +126,12 @@ def main():
     with open(os.path.join(samples, "ecs", "task-definition.json"), encoding="utf-8") as f:
         task = json.load(f)
     loaded = {}
-    for path in sorted(glob.glob(os.path.join(samples, "*", "*.yaml"))):
+    for path in sorted(glob.glob(os.path.join(samples, "*", "*.yaml")) +
+                       glob.glob(os.path.join(samples, "..", "service", "*.yaml"))):
         with open(path, encoding="utf-8") as f:
-            loaded[os.path.relpath(path, samples)] = yaml.safe_load(f)
+            for i, document in enumerate(yaml.safe_load_all(f)):
+                if document is not None:
+                    loaded[os.path.relpath(path, samples) + ("#%d" % i if i else "")] = document
 
     wrong = copy.deepcopy(task)
     wrong["containerDefinitions"][0]["resourceRequirements"][0]["sharingStrategy"]["nvidiaMps"]["memory"] = "4Gi"
@@ -146,9 +149,10 @@ def main():
                  for mount in container["mountPoints"] if mount["sourceVolume"] not in known]
     count = 1
     for name, value in loaded.items():
-        if name.startswith("kubernetes/"):
+        if "kind" in value:
             count += 1
-            pod = value["spec"] if value["kind"] == "Pod" else value["spec"]["template"]["spec"]
+            spec = value.get("spec", {})
+            pod = spec if value["kind"] == "Pod" else spec.get("template", {}).get("spec", {"containers": []})
             findings += ["%s: %s" % (name, line) for line in kubernetes.document(value) + volumes_fit(pod)]
     for line in findings:
         print(line)
