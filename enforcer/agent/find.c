@@ -25,6 +25,10 @@
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_read_open.h"
 
+#ifndef SYS_openat2
+#define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
+#endif
+
 #define ENTRIES_MAX VCAP_AGENT_LEDGERS
 
 /* ---- the array ---- */

@@ -22,6 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SYS_openat2
+#define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
+#endif
+
 #define HANGING_MAX 16
 #define ENVIRONMENT_MAX                                                                            \
     (8u << 20) /* the kernel's limit is a quarter of the stack's, 2 MiB as a rule */
