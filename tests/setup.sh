@@ -40,7 +40,7 @@ bubblewrap|command -v bwrap
 util-linux|command -v unshare
 procps|command -v ps
 man-db|command -v man
-python3-jsonschema|python3 -c "import jsonschema"
+python3-jsonschema|/usr/bin/python3 -c "import jsonschema"
 libjemalloc2|ls /usr/lib/*/libjemalloc.so.2
 libtcmalloc-minimal4|ls /usr/lib/*/libtcmalloc_minimal.so.4
 '

@@ -134,14 +134,11 @@ int vcap_mps_child_start(struct vcap_mps_child *child, const char *const *argv,
         return -ENOMEM;
     if (length > INPUT_MAX)
         error = E2BIG;
-    else if (input && pipe2(in, O_CLOEXEC) != 0)
+    else if ((input && pipe2(in, O_CLOEXEC) != 0) ||
+             (listen && (pipe2(out, O_CLOEXEC) != 0 || fcntl(out[0], F_SETFL, O_NONBLOCK) != 0)))
         error = errno;
     else if (input && write(in[1], input, length) != (ssize_t)length)
         error = EIO;
-    else if (listen && pipe2(out, O_CLOEXEC) != 0)
-        error = errno;
-    else if (listen && fcntl(out[0], F_SETFL, O_NONBLOCK) != 0)
-        error = errno;
     if (!error)
         error = spawn(&pid, argv, environment, in[0], out[1]);
     free(environment);
@@ -173,7 +170,7 @@ void vcap_mps_child_read(struct vcap_mps_child *child)
         size_t room = sizeof child->output - 1 - child->length;
         size_t taken = (size_t)n < room ? (size_t)n : room;
         for (size_t i = 0; i < taken; i++) /* a NUL would hide what is behind it */
-            child->output[child->length++] = more[i] ? more[i] : '?';
+            child->output[child->length++] = (char)(more[i] ? more[i] : '?');
         child->overflowed = child->overflowed || taken < (size_t)n;
         child->output[child->length] = '\0';
     }

@@ -193,7 +193,7 @@ static void any_environment_is_read_safely(void **state)
     for (int v = 0; v < VCAP_MPS_VARIABLES; v++)
         assert_false(look.variable[v].set);
 
-    memcpy(big, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=", 33);
+    memcpy(big, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=x", 34);
     memcpy(big + 200000, "\0VRAMCAP_MEMORY_MIB=42\0=x\0VRAMCAP_ENABLE", 41);
     write_environ(big, 200041);
     assert_int_equal(vcap_mps_look_at(folder, 7, 10000, &look), 0);

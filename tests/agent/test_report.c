@@ -33,7 +33,7 @@ static int setup(void **state)
 {
     (void)state;
     memset(gpu, 0, sizeof gpu);
-    memset(&report, 0, sizeof report);
+    vcap_report_free(&report);
     for (uint32_t i = 0; i < CONTAINERS; i++) {
         gpu[i].card_bytes = 16384 * MIB;
         gpu[i].ceiling_bytes = 4096 * MIB;

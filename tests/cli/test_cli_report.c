@@ -117,11 +117,11 @@ static void the_json_keeps_to_its_schema(void **state)
     (void)snprintf(file, sizeof file, "%s/report.json", folder);
     assert_int_equal(json_dump_file(json, file, 0), 0);
     json_decref(json);
-    if (system("python3 -c 'import jsonschema' 2>/dev/null") != 0)
+    if (system("/usr/bin/python3 -c 'import jsonschema' 2>/dev/null") != 0)
         SKIP_BECAUSE("python3-jsonschema is missing");
     (void)snprintf(
         command, sizeof command,
-        "python3 -c 'import json, jsonschema, sys; "
+        "/usr/bin/python3 -c 'import json, jsonschema, sys; "
         "jsonschema.validate(json.load(open(sys.argv[1])), json.load(open(sys.argv[2])))' "
         "'%s' '%s'",
         file, REPORT_SCHEMA);
