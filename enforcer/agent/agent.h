@@ -11,7 +11,7 @@
 
 #include "enforcer/agent/compare.h"
 #include "enforcer/agent/memory.h"
-#include "enforcer/agent/nvml.h"
+#include "enforcer/agent/driver_seen.h"
 #include "enforcer/agent/process.h"
 #include "enforcer/agent/watched.h"
 

@@ -5,7 +5,7 @@
 #ifndef VRAMCAP_ENFORCER_AGENT_COMPARE_H
 #define VRAMCAP_ENFORCER_AGENT_COMPARE_H
 
-#include "enforcer/agent/nvml.h"
+#include "enforcer/agent/driver_seen.h"
 #include "enforcer/agent/watched.h"
 
 /* Fills `compared` of every ledger.  now_ns: CLOCK_REALTIME. */

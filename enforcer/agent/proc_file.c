@@ -70,9 +70,17 @@ static bool ends(const char *text, const char *with)
     return n >= m && !strcmp(text + n - m, with);
 }
 
+/* The host's, those that the library makes by a key (ledger_path.h), and those of `vramcap run`. */
 static bool named_like_a_ledger(const char *path)
 {
-    return ends(path, "/run/vramcap/ledger") || begins(path, "/dev/shm/vramcap-");
+    static const char *const names[] = {"vramcap-cgroup-", "vramcap-path-", "vramcap-mnt-",
+                                        "vramcap-run-"};
+    if (ends(path, "/run/vramcap/ledger"))
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (begins(path, "/dev/shm/") && begins(path + strlen("/dev/shm/"), names[i]))
+            return true;
+    return false;
 }
 
 static void note_shared(struct vcap_maps *m, const struct vcap_mapping *mapping, const char *perms,

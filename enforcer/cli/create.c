@@ -7,6 +7,7 @@
 
 #include "enforcer/cli/command.h"
 #include "enforcer/cli/host_order.h"
+#include "enforcer/cli/host_record.h"
 #include "enforcer/cli/units.h"
 
 enum {
@@ -119,6 +120,8 @@ static int run(int argc, char **argv)
         return vcap_command_fail("create: --memory says what the ceiling is; see: vramcap help "
                                  "create");
     int error = vcap_host_create(path, &wish.file, &wish.order, why, sizeof why);
+    if (!error)
+        (void)vcap_host_record_keep(path, NULL);
     return vcap_order_result("create", path, error, why);
 }
 

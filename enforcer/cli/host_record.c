@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 #define TEXT_MAX 4096
 
@@ -125,4 +127,87 @@ void vcap_host_record_of(const struct vcap_snapshot *s, struct vcap_host_record 
         memcpy(r->gpus[r->gpu_count].uuid, s->gpus[i].uuid, VCAP_UUID_TEXT);
         r->gpus[r->gpu_count++].ceiling_bytes = s->gpus[i].ceiling_bytes;
     }
+}
+
+static void set_gpu(struct vcap_host_record *r, const char *uuid, uint64_t bytes)
+{
+    uint32_t i = 0;
+    while (i < r->gpu_count && strcmp(r->gpus[i].uuid, uuid) != 0)
+        i++;
+    if (i == VCAP_LF_GPUS_MAX)
+        return;
+    if (i == r->gpu_count) {
+        r->gpu_count++;
+        (void)snprintf(r->gpus[i].uuid, sizeof r->gpus[i].uuid, "%s", uuid);
+    }
+    r->gpus[i].ceiling_bytes = bytes;
+}
+
+/* Bytes as a ceiling word keeps them. */
+static uint64_t in_units(uint64_t bytes)
+{
+    uint64_t units = bytes / VCAP_LF_UNIT_BYTES;
+    return units < VCAP_LF_UNITS_MAX ? units * VCAP_LF_UNIT_BYTES : VCAP_NO_LIMIT;
+}
+
+/* Upper-case digits become the reader's lower-case ones; dashes stay. */
+static void reader_uuid(const char *from, char to[VCAP_UUID_TEXT])
+{
+    (void)snprintf(to, VCAP_UUID_TEXT, "%s", from);
+    for (size_t i = 4; i < VCAP_UUID_TEXT && to[i]; i++)
+        if (to[i] >= 'A' && to[i] <= 'F')
+            to[i] = (char)(to[i] - 'A' + 'a');
+}
+
+static void set_flag(uint32_t *flags, uint32_t flag, int on)
+{
+    if (on > 0)
+        *flags |= flag;
+    else if (on == 0)
+        *flags &= ~flag;
+}
+
+void vcap_host_record_apply(struct vcap_host_record *r, const struct vcap_host_order *order)
+{
+    for (uint32_t i = 0; order->memory && i < order->memory->count; i++) {
+        const struct vcap_entry *e = &order->memory->entry[i];
+        char uuid[VCAP_UUID_TEXT];
+        if (e->kind == VCAP_ENTRY_ALL) {
+            r->default_bytes = in_units(e->bytes);
+            r->gpu_count = 0;
+            continue;
+        }
+        uint64_t lowest = e->bytes; /* a GPU that is named twice has the lower ceiling */
+        for (uint32_t k = 0; k < order->memory->count; k++)
+            if (order->memory->entry[k].kind == e->kind &&
+                !strcasecmp(order->memory->entry[k].uuid, e->uuid) &&
+                order->memory->entry[k].bytes < lowest)
+                lowest = order->memory->entry[k].bytes;
+        reader_uuid(e->uuid, uuid);
+        set_gpu(r, uuid, in_units(lowest));
+    }
+    set_flag(&r->flags, VCAP_LF_AUDIT, order->audit);
+    set_flag(&r->flags, VCAP_LF_PASS_THROUGH, order->pass_through);
+}
+
+int vcap_host_record_keep(const char *path, const struct vcap_host_order *order)
+{
+    struct vcap_host_record record;
+    struct vcap_snapshot snapshot;
+    char why[160];
+    int fd = vcap_ledger_read_open(path, why, sizeof why);
+    if (fd < 0)
+        return fd;
+    int error = vcap_snapshot_read_fd(fd, &snapshot, why, sizeof why);
+    if (error == 0) {
+        if (!order || vcap_host_record_read(fd, &record) != 0)
+            vcap_host_record_of(&snapshot, &record);
+        else
+            vcap_host_record_apply(&record, order);
+        record.changes = snapshot.host_changes;
+        vcap_snapshot_free(&snapshot);
+        error = vcap_host_record_write(fd, &record);
+    }
+    (void)close(fd);
+    return error;
 }

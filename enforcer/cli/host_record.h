@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "enforcer/ledger_host.h"
 #include "enforcer/ledger_read.h"
 
 #define VCAP_HOST_RECORD_NAME "security.vramcap.host"
@@ -39,5 +40,14 @@ int vcap_host_record_format(const struct vcap_host_record *record, char *text, s
 
 /* What a ledger says that nobody can have touched yet. */
 void vcap_host_record_of(const struct vcap_snapshot *snapshot, struct vcap_host_record *record);
+
+/* What an order changes in it, as vcap_host_resize() changes the ledger. */
+void vcap_host_record_apply(struct vcap_host_record *record, const struct vcap_host_order *order);
+
+/*
+ * After `create` (order NULL) and `resize`: writes the note, or renews it.  Where none can be written
+ * there is none, and the agent goes by its own memory.  0 or -errno.
+ */
+int vcap_host_record_keep(const char *path, const struct vcap_host_order *order);
 
 #endif

@@ -3,6 +3,7 @@
  */
 #include "enforcer/cli/command.h"
 #include "enforcer/cli/host_order.h"
+#include "enforcer/cli/host_record.h"
 
 enum {
     OPTION_MEMORY,
@@ -69,6 +70,8 @@ static int run(int argc, char **argv)
     if (!wish.any)
         return vcap_command_fail("resize: nothing to change; see: vramcap help resize");
     int error = vcap_host_resize(path, &wish.order, why, sizeof why);
+    if (!error)
+        (void)vcap_host_record_keep(path, &wish.order);
     return vcap_order_result("resize", path, error, why);
 }
 

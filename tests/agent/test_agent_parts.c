@@ -81,6 +81,8 @@ static void a_ledger_is_known_by_its_anchor_or_its_name(void **state)
         "7f0000100000-7f0000170000 rw-s 00000000 fd:01 5  /run/vramcap/ledger",
         "7f0000200000-7f0000270000 rw-s 00000000 00:19 6  /dev/shm/vramcap-path-1 (deleted)");
     assert_int_equal(p.ledger_count, 2);
+    p = PROCESS("7f0000200000-7f0000270000 rw-s 00000000 00:19 6  /dev/shm/vramcap-sim-0");
+    assert_int_equal(p.ledger_count, 0);
     p = PROCESS("7f0000100000-7f0000170000 rw-p 00000000 fd:01 5  /run/vramcap/ledger",
                 "7f0000100000-7f0000170000 rw-s 00001000 fd:01 5  /run/vramcap/ledger",
                 "7f0000100000-7f0000170000 rw-s 00000000 00:00 0  /run/vramcap/ledger",
@@ -382,6 +384,34 @@ static void the_host_s_note_says_what_was_written(void **state)
             fail_msg("'%s' was taken", bad[i]);
 }
 
+static void an_order_changes_what_it_names_in_the_note(void **state)
+{
+    (void)state;
+    struct vcap_host_record r = {.flags = 1, .default_bytes = 4096 * IMAGE_MIB, .gpu_count = 1};
+    struct vcap_entries one = {.count = 2,
+                               .entry = {{.kind = VCAP_ENTRY_UUID, .bytes = 100 * IMAGE_MIB},
+                                         {.kind = VCAP_ENTRY_UUID, .bytes = 50 * IMAGE_MIB}}};
+    struct vcap_host_order order = VCAP_HOST_ORDER_NONE;
+    (void)snprintf(r.gpus[0].uuid, sizeof r.gpus[0].uuid, "GPU-aa");
+    r.gpus[0].ceiling_bytes = 1;
+    for (int i = 0; i < 2; i++)
+        (void)snprintf(one.entry[i].uuid, sizeof one.entry[i].uuid, "GPU-AA");
+    order.memory = &one;
+    order.audit = 1;
+    vcap_host_record_apply(&r, &order);
+    assert_int_equal(r.gpu_count, 1);
+    assert_true(r.gpus[0].ceiling_bytes == 50 * IMAGE_MIB);
+    assert_true(r.default_bytes == 4096 * IMAGE_MIB);
+    assert_int_equal(r.flags, 1 | VCAP_LF_AUDIT);
+    one.count = 1;
+    one.entry[0].kind = VCAP_ENTRY_ALL;
+    order.audit = 0;
+    vcap_host_record_apply(&r, &order);
+    assert_int_equal(r.gpu_count, 0);
+    assert_true(r.default_bytes == 100 * IMAGE_MIB);
+    assert_int_equal(r.flags, 1);
+}
+
 /* ---- the exchange ---- */
 
 static void who_asks_gets_a_text_made_after_that_or_none(void **state)
@@ -426,6 +456,7 @@ int main(void)
         TEST(a_killed_writer_leaves_a_whole_record),
         TEST(counters_go_on_when_a_ledger_begins_again),
         TEST(the_host_s_note_says_what_was_written),
+        TEST(an_order_changes_what_it_names_in_the_note),
         TEST(who_asks_gets_a_text_made_after_that_or_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,8 @@
  * functions, may fail, and may hang (a driver whose GPU is lost does), so it is asked from a thread of
  * its own and nobody waits for it longer than they want to.
  */
-#ifndef VRAMCAP_ENFORCER_AGENT_NVML_H
-#define VRAMCAP_ENFORCER_AGENT_NVML_H
+#ifndef VRAMCAP_ENFORCER_AGENT_DRIVER_SEEN_H
+#define VRAMCAP_ENFORCER_AGENT_DRIVER_SEEN_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ void vcap_nvml_close(struct vcap_nvml *nvml);
 
 void vcap_nvml_release(struct vcap_nvml_sample *sample); /* NULL is allowed */
 
-/* ---- from a thread of its own (nvml_thread.c) ---- */
+/* ---- from a thread of its own (driver_thread.c) ---- */
 
 struct vcap_nvml_thread;
 

@@ -2,7 +2,7 @@
  * Asking NVML.  Every function is looked up by name and may be missing; the newest form of a question
  * is tried first.  A GPU whose processes cannot be had is in the sample as unknown, never as empty.
  */
-#include "enforcer/agent/nvml.h"
+#include "enforcer/agent/driver_seen.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

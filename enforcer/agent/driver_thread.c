@@ -3,7 +3,7 @@
  * the end.  The thread never holds the mutex over a call into the library, so that a driver that hangs
  * stops nobody but this thread.
  */
-#include "enforcer/agent/nvml.h"
+#include "enforcer/agent/driver_seen.h"
 
 #include <errno.h>
 #include <pthread.h>
