@@ -236,3 +236,14 @@ bool vcap_base_is_known(const char *base)
 {
     return vcap_row_by_version(base, UINT16_MAX, true) >= 0;
 }
+
+bool vcap_base_is_accounted(const char *base)
+{
+    unsigned length = length_of(base);
+
+    for (unsigned row = 0; row < VCAP_ROWS; row++)
+        if (rows[row].kind != VCAP_KIND_PASS && rows[row].base_length == length &&
+            starts(text(row), base, length))
+            return true;
+    return false;
+}

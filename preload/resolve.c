@@ -204,7 +204,8 @@ void *vcap_answer(const char *name, void *address, int version, uint64_t flags)
     if (row < 0 && vcap_base_is_known(name)) {
         if (version >
             VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
-            vcap_unknown_met(name, version);
+            if (vcap_base_is_accounted(name)) /* of what costs nothing, no version does */
+                vcap_unknown_met(name, version);
             return address;
         }
         row = vcap_row_by_version(name, version, (flags & VCAP_FLAG_PER_THREAD) != 0);
