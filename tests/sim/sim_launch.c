@@ -1,7 +1,6 @@
 /*
  * Launches: a function that exists and a stream that is valid are all that is checked;
- * nothing is computed. Host functions are called at once. Attributes of functions read 0
- * except the block size.
+ * nothing is computed. Host functions are called at once.
  */
 #include "sim_capture.h"
 
@@ -109,15 +108,6 @@ CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
     return grid_width > 0 && grid_height > 0 ? launch(f, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
-{
-    SIM_ENTER(cuFuncGetAttribute);
-    if (!pi || !hfunc || (unsigned int)attrib >= CU_FUNC_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pi = attrib == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     SIM_ENTER(cuFuncSetAttribute);
@@ -131,15 +121,4 @@ CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
     SIM_ENTER(cuFuncSetCacheConfig);
     (void)config;
     return hfunc ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
-                                                     size_t dynamicSMemSize)
-{
-    SIM_ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
-    (void)dynamicSMemSize;
-    if (!numBlocks || !func || blockSize <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *numBlocks = blockSize > 1024 ? 0 : 2048 / blockSize > 32 ? 32 : 2048 / blockSize;
-    return CUDA_SUCCESS;
 }
