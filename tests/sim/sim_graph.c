@@ -66,6 +66,7 @@ void sim_graph_delete(struct sim_graph *graph)
         graph->first = node->next;
         node_free(node);
     }
+    sim_user_holds_end(graph);
     free(graph);
 }
 
@@ -309,7 +310,7 @@ static struct sim_node *node_copy(const struct sim_node *model, struct sim_graph
 struct sim_graph *sim_graph_copy(const struct sim_graph *graph, bool plan)
 {
     struct sim_graph *copy = sim_graph_new();
-    bool good = copy != NULL;
+    bool good = copy != NULL && sim_user_holds_copy(graph, copy);
 
     for (const struct sim_node *model = graph->first; good && model; model = model->next)
         good = node_copy(model, copy, plan) != NULL;
@@ -349,6 +350,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
     if (good)
         sim_graph_delete(graph);
     sim_lock_drop();
+    sim_user_objects_finish();
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -12,6 +12,7 @@
 #include "sim_internal.h"
 
 struct sim_graph;
+struct sim_user_hold;
 
 /* What an allocation node allocates. Its address is fixed; card memory is behind it from a
  * launch that allocates to what frees it. Kept by its nodes and by being live. */
@@ -48,6 +49,7 @@ struct sim_graph {
     bool capturing, plan;    /* plan: an executable graph's own copy */
     unsigned int executables;
     struct sim_graph *original;
+    struct sim_user_hold *holds; /* sim_user_object.c */
     struct sim_graph *next;
 };
 
@@ -110,6 +112,14 @@ void sim_memory_footprint(struct sim_executable *executable);
 CUresult sim_memory_map(struct sim_executable *executable);
 void sim_memory_set_live(struct sim_memory *memory, bool live);
 bool sim_memory_is_graphs(struct sim_owner *owner);
+
+/* --- sim_user_object.c --- */
+
+/* The copy holds what its model does; false without memory. */
+bool sim_user_holds_copy(const struct sim_graph *from, struct sim_graph *to);
+void sim_user_holds_end(struct sim_graph *graph);
+/* Calls what is due for objects without references. Without sim_lock. */
+void sim_user_objects_finish(void);
 
 /* --- sim_copy.c, sim_memset.c: without sim_lock --- */
 

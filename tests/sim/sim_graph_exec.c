@@ -180,6 +180,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     if (executable)
         executable_delete(executable);
     sim_lock_drop();
+    sim_user_objects_finish();
     return executable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -303,6 +303,51 @@ static void graphs_have_nodes_edges_clones_children_and_updates(void **state)
     assert_int_equal(sim_run(structure, NULL), 0);
 }
 
+/* --- user objects ----------------------------------------------------------------------- */
+
+static unsigned int ended;
+
+static void end_object(void *pointer)
+{
+    ended += pointer == &ended;
+}
+
+static int counting(void)
+{
+    CUcontext context = NULL;
+    CUuserObject object = NULL;
+    CUgraph graph = NULL, clone = NULL;
+    CUgraphExec executable = NULL;
+
+    CHECK(sim_begin(&context) == 0);
+    OK(cuGraphCreate(&graph, 0));
+    CHECK(cuUserObjectCreate(&object, &ended, end_object, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) ==
+          CUDA_ERROR_INVALID_VALUE);
+    OK(cuUserObjectCreate(&object, &ended, end_object, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    CHECK(cuGraphRetainUserObject(graph, object, 2, CU_GRAPH_USER_OBJECT_MOVE) ==
+          CUDA_ERROR_INVALID_VALUE);
+    OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    OK(cuGraphClone(&clone, graph));
+    OK(cuGraphReleaseUserObject(clone, object, 1));
+    CHECK(cuGraphReleaseUserObject(clone, object, 1) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuGraphDestroy(clone));
+    OK(cuGraphDestroy(graph));
+    OK(cuUserObjectRetain(object, 3));
+    OK(cuUserObjectRelease(object, 3));
+    CHECK(ended == 0); /* the executable holds it */
+    OK(cuGraphExecDestroy(executable));
+    CHECK(ended == 1);
+    CHECK(cuUserObjectRelease(object, 1) == CUDA_ERROR_INVALID_VALUE);
+    return 0;
+}
+
+static void user_objects_end_with_the_last_graph_that_holds_them(void **state)
+{
+    (void)state;
+    assert_int_equal(sim_run(counting, NULL), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, sim_test_setup, sim_test_teardown)
 
 int main(void)
@@ -312,6 +357,7 @@ int main(void)
         TEST(parallel_branches_do_not_share_and_a_full_card_refuses),
         TEST(a_pointer_without_free_node_lives_until_it_is_freed),
         TEST(graphs_have_nodes_edges_clones_children_and_updates),
+        TEST(user_objects_end_with_the_last_graph_that_holds_them),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
