@@ -505,6 +505,11 @@ static int make(const struct call *call)
     before = (int64_t)held();
     result = call->make(&f);
     change = (int64_t)held() - before;
+    if (getenv("VRAMCAP_TEST_BARE") != NULL) { /* tests/gpu: a driver without the library */
+        if (result != CUDA_SUCCESS)
+            fprintf(stderr, "%s: gave %d\n", call->symbol, (int)result);
+        return result == CUDA_SUCCESS ? 0 : 1;
+    }
     if (result != CUDA_SUCCESS || change != expected(call->rule, &f) ||
         !told_the_truth(call->rule, &f)) {
         fprintf(stderr, "%s: gave %d, the ledger changed by %lld, not %lld\n", call->symbol,

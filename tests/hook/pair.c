@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "sim.h"
 #include "tests/hook/scenario.h"
 
 static pid_t other;
@@ -97,13 +96,11 @@ void pair_kill(void)
 
 uint64_t imported(unsigned card)
 {
-    unsigned char uuid[16];
     struct vcap_snapshot s;
     uint64_t bytes = 0;
     char text[48];
 
-    sim_card_uuid(card, uuid);
-    sim_uuid_text(uuid, text);
+    card_uuid_text(card, text);
     if (!ledger_read(self.ledger, &s))
         return UINT64_MAX;
     for (uint32_t p = 0; p < s.process_count; p++)

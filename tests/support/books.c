@@ -4,6 +4,7 @@
 #include "tests/support/fixture.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,13 +20,27 @@ bool ledger_read(const char *path, struct vcap_snapshot *snapshot)
     return false;
 }
 
-static int gpu_of(const struct vcap_snapshot *s, unsigned card)
+void card_uuid_text(unsigned card, char text[48])
 {
+    const char *list = getenv("VRAMCAP_TEST_UUIDS");
     unsigned char uuid[16];
-    char text[48];
 
+    if (fixture_driver() != NULL && list != NULL) {
+        for (; card > 0 && list != NULL; card--)
+            list = strchr(list, ',') == NULL ? NULL : strchr(list, ',') + 1;
+        snprintf(text, 48, "%.*s", list == NULL ? 0 : (int)strcspn(list, ","),
+                 list == NULL ? "" : list);
+        return;
+    }
     sim_card_uuid(card, uuid);
     sim_uuid_text(uuid, text);
+}
+
+static int gpu_of(const struct vcap_snapshot *s, unsigned card)
+{
+    char text[48];
+
+    card_uuid_text(card, text);
     for (uint32_t i = 0; i < s->gpu_count; i++)
         if (strcmp(s->gpus[i].uuid, text) == 0)
             return (int)i;
@@ -102,9 +117,15 @@ unsigned ledger_events(const char *path, enum vcap_lf_event_kind kind)
     return found;
 }
 
+static struct sim_state *books_of(const struct fixture *f)
+{
+    fixture_needs_simulator();
+    return sim_state_open(f->sim);
+}
+
 uint64_t sim_alloc_bytes(const struct fixture *f, unsigned card)
 {
-    struct sim_state *sim = sim_state_open(f->sim);
+    struct sim_state *sim = books_of(f);
     uint64_t bytes = sim == NULL ? UINT64_MAX : sim_card_alloc_used(sim, card);
 
     if (sim != NULL)
@@ -114,7 +135,7 @@ uint64_t sim_alloc_bytes(const struct fixture *f, unsigned card)
 
 uint64_t sim_managed_bytes(const struct fixture *f, unsigned card)
 {
-    struct sim_state *sim = sim_state_open(f->sim);
+    struct sim_state *sim = books_of(f);
     uint64_t bytes = sim == NULL ? UINT64_MAX : sim_card_managed(sim, card);
 
     if (sim != NULL)

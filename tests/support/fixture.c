@@ -37,6 +37,7 @@ const struct fixture_draw *fixture_draw(void)
     struct timespec now;
     uint32_t bits;
 
+    fixture_needs_simulator();
     if (drawn)
         return &draw;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -49,6 +50,21 @@ const struct fixture_draw *fixture_draw(void)
     draw.context_mib = (bits >> 16) % 129;
     drawn = true;
     return &draw;
+}
+
+const char *fixture_driver(void)
+{
+    const char *driver = getenv("VRAMCAP_TEST_DRIVER");
+
+    return driver != NULL && driver[0] != 0 ? driver : NULL;
+}
+
+void fixture_needs_simulator(void)
+{
+    if (fixture_driver() == NULL || getenv("VRAMCAP_TEST_LEDGER") == NULL)
+        return;
+    fprintf(stderr, "SKIPPED: needs the simulator\n");
+    _exit(77);
 }
 
 bool fixture_only_own_programs(void)
@@ -182,13 +198,16 @@ char **fixture_environment(const struct fixture *f, const char *const *extra)
     for (char **entry = environ; *entry != NULL; entry++)
         if (!is_ours(*entry) && b.count + 32 < ROOM)
             b.list[b.count++] = *entry;
-    put(&b, "LD_LIBRARY_PATH", TEST_SIM);
+    put(&b, "LD_LIBRARY_PATH", fixture_driver() != NULL ? fixture_driver() : TEST_SIM);
+    put(&b, "VRAMCAP_TEST_DRIVER", fixture_driver());
+    put(&b, "VRAMCAP_TEST_UUIDS", getenv("VRAMCAP_TEST_UUIDS"));
     put(&b, "VRAMCAP_LEDGER", f->ledger);
     put(&b, "VRAMCAP_SIM_STATE", f->sim);
     put(&b, "ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0:handle_segv=0");
     put(&b, "UBSAN_OPTIONS", "print_stacktrace=1");
     put(&b, "TSAN_OPTIONS", "die_after_fork=0:exitcode=66:handle_segv=0");
-    put_drawn(&b);
+    if (fixture_driver() == NULL)
+        put_drawn(&b);
     for (size_t i = 0; extra != NULL && extra[i] != NULL; i++) {
         const char *equals = strchr(extra[i], '=');
         size_t length = equals == NULL ? strlen(extra[i]) : (size_t)(equals - extra[i]);

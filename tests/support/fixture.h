@@ -61,6 +61,15 @@ struct fixture_draw {
 };
 const struct fixture_draw *fixture_draw(void);
 
+/*
+ * VRAMCAP_TEST_DRIVER=FOLDER (tests/gpu): programs meet the libcuda.so.1 of that folder instead of the
+ * simulated one, VRAMCAP_TEST_UUIDS has its cards' UUIDs, and a scenario that asks for what only the
+ * simulator has (its books, its journal, its settings) ends with 77.
+ */
+const char *fixture_driver(void);
+/* In a scenario under such a driver: ends it with 77.  Else nothing. */
+void fixture_needs_simulator(void);
+
 /* True in a sanitized build whose runtime cannot be preloaded (clang): foreign programs cannot run
  * then. */
 bool fixture_only_own_programs(void);
@@ -120,6 +129,9 @@ const char *client_ask(struct child *c, char *answer, size_t size, const char *c
 long client_result(struct child *c, const char *command);
 
 /* ---- the two books; cards are numbered as the simulated machine has them ---- */
+
+/* The UUID of a card as it is written. */
+void card_uuid_text(unsigned card, char text[48]);
 
 /* Reads the ledger; false (and the reason on stderr) if it cannot be had.  vcap_snapshot_free() it.
  */
