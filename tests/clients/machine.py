@@ -30,8 +30,9 @@ def same(what, here, there):
 class Build:
     """Where the things under test are."""
 
-    def __init__(self, library, tool, sim, holder):
-        self.library, self.tool, self.sim, self.holder = library, tool, sim, holder
+    def __init__(self, library, tool, sim, holder, bytecode):
+        """bytecode: a folder for Python's; packages are installed without it and imported often."""
+        self.library, self.tool, self.sim, self.holder, self.bytecode = library, tool, sim, holder, bytecode
 
 
 class Machine:
@@ -45,7 +46,7 @@ class Machine:
         keep = ("PATH", "HOME", "LANG", "TERM", "TMPDIR")
         self.environment = {name: os.environ[name] for name in keep if name in os.environ}
         self.environment.update(
-            LC_ALL="C.UTF-8", LD_LIBRARY_PATH=build.sim, PYTHONDONTWRITEBYTECODE="1",
+            LC_ALL="C.UTF-8", LD_LIBRARY_PATH=build.sim, PYTHONPYCACHEPREFIX=build.bytecode,
             VRAMCAP_SIM_STATE=os.path.join(self.folder, "card"), VRAMCAP_SIM_CARDS=str(card_mib),
             VRAMCAP_SIM_CONTEXT_MIB=str(CONTEXT_MIB), PYTHONUNBUFFERED="1",
             NUMBA_CACHE_DIR=os.path.join(self.folder, "numba"), CUDA_CACHE_PATH=self.folder)

@@ -86,7 +86,8 @@ CLIENTS = {
 
 
 def check(arguments):
-    build = Build(arguments.library, arguments.tool, arguments.sim, arguments.holder)
+    build = Build(arguments.library, arguments.tool, arguments.sim, arguments.holder,
+                  os.path.join(arguments.work, "bytecode"))
     rows = os.path.join(arguments.work, "rows")
     os.makedirs(rows, exist_ok=True)
     row = os.path.join(rows, arguments.client + ".json")
