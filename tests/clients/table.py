@@ -23,10 +23,11 @@ about calls, results, errors and figures, not about speed or kernels.
 COLUMNS = """
 - **bare**: a fixed piece of work (copies, fills, streams, events, captured graphs, what the library has) gives
   the same output each time.
-- **under a ceiling** of %d MiB: the same output, byte for byte, and nothing on standard error.
-- **at the ceiling** of %d MiB: blocks of %d MiB until one is refused, everything given back, the same again,
-  then the work. All that the program sees, the text of the exception too, is what it sees on a bare card of
-  that size; the card never gives more than the ceiling.
+- **under a ceiling** of %d MiB: the same output, byte for byte; on standard error at most the refusal of a
+  request that no card could serve.
+- **at the ceiling** of %d MiB: blocks of %d MiB until one is refused, everything given back, the same again:
+  all that the program sees, the text of the exception too, is what it sees on a bare card of that size.
+  Then the work gives its usual output. The card never gives more than the ceiling.
 - **several processes** under one ceiling fill up at once and get all of it and no more; one is killed, and
   another gets exactly what it had.
 - **figures agree**: these show the ceiling as total, and what all processes of the container have left of
@@ -40,7 +41,7 @@ COLUMNS = """
 
 NOTES = """
 cuda-core's `VirtualMemoryResource` takes one reference more than it gives back when a buffer is closed, so its
-memory stays until the process ends (cuda-python #2884); bare and under a ceiling alike. Managed memory is
+memory stays until the process ends (cuda-python pull request 2884); bare and under a ceiling alike. Managed memory is
 charged in full, so it ends at the ceiling, where a bare card would let it be oversubscribed.
 
 What was found with these clients and changed: the line about calls newer than the table is no longer printed
