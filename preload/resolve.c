@@ -203,7 +203,7 @@ void *vcap_answer(const char *name, void *address, int version, uint64_t flags)
         return address;
     if (row < 0 && vcap_base_is_known(name)) {
         if (version >
-            VCAP_TABLE_CUDA_VERSION) { /* perhaps a newer ABI: our body would not fit it */
+            VCAP_TABLE_CUDA_VERSION) {        /* perhaps a newer ABI: our body would not fit it */
             if (vcap_base_is_accounted(name)) /* of what costs nothing, no version does */
                 vcap_unknown_met(name, version);
             return address;

@@ -64,7 +64,7 @@ nodejs|command -v node
 libnode-dev|ls /usr/include/node*/node_api.h
 default-jdk-headless|command -v javac
 golang-go|command -v go
-python3-venv|python3 -c 'import ensurepip'
+python3-venv|python3 -c "import ensurepip"
 ffmpeg|command -v ffmpeg
 '
 

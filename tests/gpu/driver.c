@@ -20,9 +20,8 @@ bool gpu_open(void)
     gpu.library = dlopen("libcuda.so.1", RTLD_NOW);
     if (gpu.library == NULL)
         return false;
-#define FIND(name) gpu.name = (__typeof__(gpu.name))(uintptr_t)dlsym(gpu.library, #name);
-    GPU_FUNCTIONS(FIND)
-#undef FIND
+#define F(name) gpu.name = (__typeof__(gpu.name))(uintptr_t)dlsym(gpu.library, #name);
+#include "tests/gpu/driver.def"
     return gpu.cuInit != NULL;
 }
 

@@ -11,30 +11,10 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
-#define GPU_FUNCTIONS(F)                                                                           \
-    F(cuInit)                                                                                      \
-    F(cuDriverGetVersion) F(cuDeviceGet) F(cuDeviceGetCount) F(cuDeviceGetName) F(cuDeviceGetUuid) \
-        F(cuDeviceGetUuid_v2) F(cuDeviceGetAttribute) F(cuDeviceTotalMem_v2)                       \
-            F(cuDevicePrimaryCtxRetain) F(cuCtxCreate_v2) F(cuCtxDestroy_v2) F(cuCtxSetCurrent)    \
-                F(cuCtxGetCurrent) F(cuCtxSynchronize) F(cuMemGetInfo_v2) F(cuMemAlloc_v2)         \
-                    F(cuMemFree_v2) F(cuMemAllocPitch_v2) F(cuMemAllocManaged) F(cuMemsetD8_v2)    \
-                        F(cuMemCreate) F(cuMemRelease) F(cuMemGetAllocationGranularity)            \
-                            F(cuMemAllocAsync) F(cuMemFreeAsync) F(cuDeviceGetDefaultMemPool)      \
-                                F(cuMemPoolGetAttribute) F(cuMemPoolTrimTo) F(cuStreamCreate)      \
-                                    F(cuStreamDestroy_v2) F(cuStreamSynchronize)                   \
-                                        F(cuArray3DCreate_v2) F(cuArrayDestroy)                    \
-                                            F(cuModuleLoadData) F(cuModuleUnload)                  \
-                                                F(cuModuleGetFunction) F(cuLaunchKernel)           \
-                                                    F(cuMemcpyHtoDAsync_v2)                        \
-                                                        F(cuMemcpyDtoHAsync_v2)                    \
-                                                            F(cuMemAllocHost_v2) F(cuMemFreeHost)  \
-                                                                F(cuGetProcAddress)
-
 struct gpu_driver {
     void *library;
-#define MEMBER(name) __typeof__(name) *name;
-    GPU_FUNCTIONS(MEMBER)
-#undef MEMBER
+#define F(name) __typeof__(name) *name;
+#include "tests/gpu/driver.def"
 };
 
 extern struct gpu_driver gpu;
