@@ -43,9 +43,6 @@ NOTES = """
 cuda-core's `VirtualMemoryResource` takes one reference more than it gives back when a buffer is closed, so its
 memory stays until the process ends (cuda-python pull request 2884); bare and under a ceiling alike. Managed memory is
 charged in full, so it ends at the ceiling, where a bare card would let it be oversubscribed.
-
-What was found with these clients and changed: the line about calls newer than the table is no longer printed
-for calls that cost nothing (cuda-bindings 13.5 asks a 13.0 driver for `cuMulticastBindMem` of 13.1).
 """
 
 

@@ -57,7 +57,6 @@ static nvmlReturn_t mode(nvmlDevice_t device, unsigned int *value, unsigned int 
     {                                                                                              \
         return mode(device, value, answer);                                                        \
     }
-MODE(nvmlDeviceGetComputeMode, 0)     /* DEFAULT */
 MODE(nvmlDeviceGetPersistenceMode, 1) /* ENABLED */
 MODE(nvmlDeviceGetDisplayActive, 0)
 MODE(nvmlDeviceGetDisplayMode, 0)
