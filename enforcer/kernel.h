@@ -70,6 +70,16 @@ static inline void vcap_sys_futex_wait(uint32_t *word, uint32_t expected)
     errno = saved;
 }
 
+/* The same, but at most for so long. */
+static inline void vcap_sys_futex_sleep(uint32_t *word, uint32_t expected, long at_most_ns)
+{
+    const struct timespec limit = {0, at_most_ns};
+    int saved = errno;
+
+    syscall(SYS_futex, word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, expected, &limit, NULL, 0);
+    errno = saved;
+}
+
 static inline void vcap_sys_futex_wake(uint32_t *word, int count)
 {
     int saved = errno;

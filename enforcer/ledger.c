@@ -17,8 +17,9 @@
 #include "enforcer/ledger_near.h"
 #include "enforcer/ledger_reap.h"
 #include "enforcer/ledger_word.h"
+#include "enforcer/lock.h"
 
-#define LOCK_WAITERS 0x80000000u
+#define SPINS 100
 
 static __thread uint32_t my_tid __attribute__((tls_model("initial-exec")));
 
@@ -51,46 +52,55 @@ static bool holder_is_gone(uintptr_t frame)
 }
 
 /*
- * 0: taken.  1: taken over from a frame of this thread that is gone; what it left is to be cleared up.
- * -EDEADLK: we are in a signal handler that interrupted the holder.  *outer: for unlock_row.
+ * The lock is another thread's.  Sleeps only after a while, and no longer than VCAP_LOCK_SLEEP_NS at a
+ * time: letting go misses who goes to sleep at that very instant (lock.h says why).
  */
-static int lock_row(struct vcap_ledger_local *local, uintptr_t *outer)
+static __attribute__((noinline)) void wait_for_row(struct vcap_ledger_local *local, uint32_t seen,
+                                                   uint32_t spins)
 {
-    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
-    uint32_t me = tid(), seen = 0, take = me;
+    if (spins < SPINS) {
+        vcap_spin_pause();
+        return;
+    }
+    __atomic_fetch_add(&local->waiters, 1, __ATOMIC_SEQ_CST);
+    vcap_sys_futex_sleep(&local->lock, seen, VCAP_LOCK_SLEEP_NS);
+    __atomic_fetch_sub(&local->waiters, 1, __ATOMIC_RELAXED);
+}
+
+/*
+ * 0: taken.  1: taken over from a frame of this thread that is gone; what it left is to be cleared up.
+ * -EDEADLK: we are in a signal handler that interrupted the holder.  frame: of the function that holds it;
+ * *outer: for unlock_row.
+ */
+static inline int lock_row(struct vcap_ledger_local *local, uintptr_t frame, uintptr_t *outer)
+{
+    uint32_t me = tid(), seen;
 
     *outer = my_frame;
     for (uint32_t spins = 0;; spins++) {
-        seen = __atomic_load_n(&local->lock, __ATOMIC_RELAXED);
-        if ((seen & ~LOCK_WAITERS) == me)
-            return holder_is_gone(frame) ? 1 : -EDEADLK;
         my_frame = frame;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         seen = 0;
-        if (__atomic_compare_exchange_n(&local->lock, &seen, take, false, __ATOMIC_ACQUIRE,
-                                        __ATOMIC_RELAXED))
+        if (__builtin_expect(__atomic_compare_exchange_n(&local->lock, &seen, me, false,
+                                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED),
+                             1))
             return 0;
         my_frame = *outer;
-        if (spins < 64)
-            continue;
-        take = me | LOCK_WAITERS; /* there may be others asleep besides us */
-        if ((seen & LOCK_WAITERS) != 0 ||
-            __atomic_compare_exchange_n(&local->lock, &seen, seen | LOCK_WAITERS, false,
-                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            vcap_sys_futex_wait(&local->lock, seen | LOCK_WAITERS);
+        if (seen == me)
+            return holder_is_gone(frame) ? 1 : -EDEADLK;
+        wait_for_row(local, seen, spins);
     }
 }
 
-static void unlock_row(struct vcap_ledger_local *local, uintptr_t outer)
+static inline void unlock_row(struct vcap_ledger_local *local, uintptr_t outer)
 {
-    uint32_t seen = __atomic_exchange_n(&local->lock, 0, __ATOMIC_RELEASE);
-
+    __atomic_store_n(&local->lock, 0, __ATOMIC_RELEASE);
     /* not before: a handler in between would take the holder for gone, and we would then let go a lock
      * that is another's */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     my_frame = outer;
-    if ((seen & LOCK_WAITERS) != 0)
-        vcap_sys_futex_wake(&local->lock, 1);
+    if (__builtin_expect(__atomic_load_n(&local->waiters, __ATOMIC_RELAXED) != 0, 0))
+        vcap_lock_wake(&local->lock);
 }
 
 static void raise_to(uint64_t *word, uint64_t value)

@@ -26,7 +26,8 @@ struct vcap_ledger_size {
 
 /* One per GPU row: the process-private lock that lets one thread at a time move the total. */
 struct vcap_ledger_local {
-    uint32_t lock;     /* 0 free, else the holder's tid | VCAP_LOCK_WAITERS; CAS */
+    uint32_t lock;     /* 0 free, else the holder's tid; CAS, let go by a release store; futex */
+    uint32_t waiters;  /* threads that sleep for it or are about to; fetch-and-add */
     uint64_t deferred; /* units to take off, from a signal handler that found its own thread's lock
                           held */
 } __attribute__((aligned(64)));

@@ -64,7 +64,8 @@ uint64_t vcap_live_sweep_begin(void);
 void vcap_live_sweep(uint64_t before, bool (*match)(const struct vcap_live *, void *arg),
                      void (*taken)(const struct vcap_live *, void *arg), void *arg);
 
-/* Calls visit on every record, its shard locked; visit may change mine. */
+/* Calls visit on every record, its shard locked; visit may change anything but key and
+ * birth. */
 void vcap_live_each(void (*visit)(struct vcap_live *, void *arg), void *arg);
 
 /* One record by key, its shard locked; nothing happens if it has been taken. */

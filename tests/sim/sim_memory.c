@@ -3,68 +3,15 @@
  *
  * Old functions (no suffix) have 32-bit sizes and addresses: their memory comes from
  * the region below 4 GiB. Freeing needs a current context, not the one that allocated.
- * VRAMCAP_SIM_BENCH: a thread keeps its last few freed allocations and hands them out
- * again, so that a pair of alloc and free costs next to nothing; good for measuring
- * what stands in front, wrong about everything else (a context must not be destroyed).
+ * VRAMCAP_SIM_BENCH: small linear memory costs next to nothing (sim_bench.c).
  */
 #define _GNU_SOURCE
+#include "sim_bench.h"
 #include "sim_internal.h"
 #include "sim_bounds.h"
 
 #include <limits.h>
 #include <string.h>
-
-#define BENCH_SLOTS 4U
-
-struct bench_slot {
-    CUdeviceptr address;
-    size_t bytes;
-    struct sim_context *context;
-    bool free;
-};
-
-static __thread SIM_TLS struct bench_slot bench_slot[BENCH_SLOTS];
-static __thread SIM_TLS unsigned int bench_next;
-
-static bool bench_take(struct sim_context *context, size_t bytes, CUdeviceptr *address)
-{
-    for (unsigned int i = 0; i < BENCH_SLOTS; i++) {
-        struct bench_slot *slot = &bench_slot[i];
-
-        if (slot->free && slot->bytes == bytes && slot->context == context) {
-            slot->free = false;
-            *address = slot->address;
-            return true;
-        }
-    }
-    return false;
-}
-
-static void bench_remember(struct sim_context *context, size_t bytes, CUdeviceptr address)
-{
-    for (unsigned int i = 0; i < BENCH_SLOTS; i++)
-        if (bench_slot[i].address == address)
-            bench_slot[i].address = 0;
-    for (unsigned int tries = 0; tries < BENCH_SLOTS; tries++) {
-        struct bench_slot *slot = &bench_slot[bench_next++ % BENCH_SLOTS];
-
-        if (slot->free)
-            continue;
-        *slot = (struct bench_slot){address, bytes, context, false};
-        return;
-    }
-}
-
-static bool bench_give(CUdeviceptr address)
-{
-    for (unsigned int i = 0; i < BENCH_SLOTS; i++) {
-        if (bench_slot[i].address == address && !bench_slot[i].free) {
-            bench_slot[i].free = true;
-            return true;
-        }
-    }
-    return false;
-}
 
 static CUresult allocate(enum sim_region_id region, size_t bytes, CUdeviceptr *address)
 {
@@ -73,13 +20,12 @@ static CUresult allocate(enum sim_region_id region, size_t bytes, CUdeviceptr *a
 
     if (rc != CUDA_SUCCESS)
         return rc;
-    if (sim_config.bench && region == SIM_REGION_MAIN && bench_take(context, bytes, address))
+    if (sim_config.bench && region == SIM_REGION_MAIN && bytes == SIM_BENCH_BYTES &&
+        sim_bench_take(address))
         return CUDA_SUCCESS;
     sim_lock_take();
     rc = sim_arena_alloc(&context->owner, region, bytes, address);
     sim_lock_drop();
-    if (sim_config.bench && rc == CUDA_SUCCESS && region == SIM_REGION_MAIN)
-        bench_remember(context, bytes, *address);
     return rc;
 }
 
@@ -90,7 +36,7 @@ static CUresult release(CUdeviceptr address)
 
     if (rc != CUDA_SUCCESS || address == 0)
         return rc;
-    if (sim_config.bench && bench_give(address))
+    if (sim_config.bench && sim_bench_give(address))
         return CUDA_SUCCESS;
     sim_lock_take();
     bool freed = sim_arena_free(address);
