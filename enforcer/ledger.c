@@ -23,9 +23,9 @@
 
 static __thread uint32_t my_tid __attribute__((tls_model("initial-exec")));
 
-static uint32_t tid(void)
+static inline uint32_t tid(void)
 {
-    if (my_tid == 0)
+    if (__builtin_expect(my_tid == 0, 0))
         my_tid = (uint32_t)syscall(SYS_gettid);
     return my_tid;
 }
@@ -43,7 +43,7 @@ void vcap_ledger_thread_renew(void)
  */
 static __thread uintptr_t my_frame __attribute__((tls_model("initial-exec")));
 
-static bool holder_is_gone(uintptr_t frame)
+static __attribute__((noinline)) bool holder_is_gone(uintptr_t frame)
 {
     stack_t alternate = {.ss_flags = SS_ONSTACK};
 
@@ -78,6 +78,9 @@ static inline int lock_row(struct vcap_ledger_local *local, uintptr_t frame, uin
 
     *outer = my_frame;
     for (uint32_t spins = 0;; spins++) {
+        seen = __atomic_load_n(&local->lock, __ATOMIC_RELAXED);
+        if (__builtin_expect(seen == me, 0))
+            return holder_is_gone(frame) ? 1 : -EDEADLK;
         my_frame = frame;
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         seen = 0;
@@ -86,8 +89,6 @@ static inline int lock_row(struct vcap_ledger_local *local, uintptr_t frame, uin
                              1))
             return 0;
         my_frame = *outer;
-        if (seen == me)
-            return holder_is_gone(frame) ? 1 : -EDEADLK;
         wait_for_row(local, seen, spins);
     }
 }
@@ -131,7 +132,7 @@ static uint64_t ceiling_units(const struct vcap_ledger *l, const struct move *m)
 }
 
 /* Moves total by delta in this process's name.  0, -EDQUOT, -EOVERFLOW. */
-static int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint64_t op)
+static inline int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint64_t op)
 {
     uint64_t *total = &l->gpus[m->gpu].total;
     uint32_t me = m->slot;
@@ -161,8 +162,8 @@ static int move_total(struct vcap_ledger *l, struct move *m, int64_t delta, uint
     }
 }
 
-/* One whole operation, the row's lock held.  c: charged as it is, *after: as it becomes. */
-static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
+/* One whole operation, the row's lock held.  Inlined where it is hot: delta's sign is known there. */
+static inline __attribute__((always_inline)) int operate_here(struct vcap_ledger *l, struct move *m, int64_t delta)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, m->slot, m->gpu);
     uint64_t c = vcap_load(&cell->charged);
@@ -189,26 +190,38 @@ static int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
     return 0;
 }
 
-static void release_units(struct vcap_ledger *l, uint32_t slot, uint32_t gpu, uint64_t units)
+static __attribute__((noinline)) int operate(struct vcap_ledger *l, struct move *m, int64_t delta)
+{
+    return operate_here(l, m, delta);
+}
+
+static inline __attribute__((always_inline)) void
+release_units_here(struct vcap_ledger *l, uint32_t slot, uint32_t gpu, uint64_t units)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, slot, gpu);
     uint64_t have = vcap_lf_charged_units(vcap_load(&cell->charged));
     struct move m = {.gpu = gpu, .slot = slot};
 
-    if (units > have) {
+    if (__builtin_expect(units > have, 0)) {
         vcap_ledger_anomaly(l, gpu, (units - have) * VCAP_LF_UNIT_BYTES,
                             "release above the charge");
         units = have;
     }
     if (units != 0)
-        operate(l, &m, -(int64_t)units);
+        operate_here(l, &m, -(int64_t)units);
+}
+
+static __attribute__((noinline)) void release_units(struct vcap_ledger *l, uint32_t slot,
+                                                    uint32_t gpu, uint64_t units)
+{
+    release_units_here(l, slot, gpu, units);
 }
 
 /*
  * Clears up after a frame of this thread that longjmp has left in the middle of an operation: what it
  * moved is settled; its charge is taken back, for nobody will use it; its release is made.
  */
-static void clear_up(struct vcap_ledger *l, uint32_t slot, uint32_t gpu)
+static __attribute__((noinline)) void clear_up(struct vcap_ledger *l, uint32_t slot, uint32_t gpu)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, slot, gpu);
     uint64_t c = vcap_load(&cell->charged), i = vcap_load(&cell->intent), t;
@@ -232,52 +245,101 @@ static void clear_up(struct vcap_ledger *l, uint32_t slot, uint32_t gpu)
     }
 }
 
-/* Takes a row's lock and clears up if need be.  0, or -EDEADLK. */
-static int enter_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t *outer)
+/* Takes a row's lock and clears up if need be.  0, or -EDEADLK.  frame: see lock_row. */
+static inline int enter_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t frame,
+                            uintptr_t *outer)
 {
-    int rc = lock_row(&l->local[gpu], outer);
+    int rc = lock_row(&l->local[gpu], frame, outer);
 
+    if (__builtin_expect(rc == 0, 1))
+        return 0;
     if (rc == 1 && vcap_ledger_holds(l, mine))
         clear_up(l, vcap_mine_slot(mine), gpu);
     return rc < 0 ? rc : 0;
 }
 
-/* Makes the releases that handlers of this thread have put off, and lets the row go. */
-static void finish_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t outer)
+static inline bool has_deferred(const struct vcap_ledger_local *local)
+{
+    return __builtin_expect(__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) != 0, 0);
+}
+
+/* Makes the releases that handlers of this thread have put off; the row is held. */
+static __attribute__((noinline)) void make_deferred(struct vcap_ledger *l, uint64_t mine,
+                                                    uint32_t gpu)
+{
+    if (vcap_ledger_holds(l, mine))
+        release_units(l, vcap_mine_slot(mine), gpu,
+                      __atomic_exchange_n(&l->local[gpu].deferred, 0, __ATOMIC_ACQ_REL));
+}
+
+/* A handler put a release off between the look and the unlock; the row is not held. */
+static __attribute__((noinline)) void finish_late(struct vcap_ledger *l, uint64_t mine,
+                                                  uint32_t gpu)
 {
     struct vcap_ledger_local *local = &l->local[gpu];
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0), outer;
 
-    for (;;) {
-        uint64_t units = __atomic_load_n(&local->deferred, __ATOMIC_RELAXED);
-
-        if (units != 0 && vcap_ledger_holds(l, mine))
-            release_units(l, vcap_mine_slot(mine), gpu,
-                          __atomic_exchange_n(&local->deferred, 0, __ATOMIC_ACQ_REL));
+    while (has_deferred(local) && vcap_ledger_holds(l, mine) &&
+           enter_row(l, mine, gpu, frame, &outer) == 0) {
+        make_deferred(l, mine, gpu);
         unlock_row(local, outer);
-        /* a handler may have put one off between the look and the unlock */
-        if (__atomic_load_n(&local->deferred, __ATOMIC_RELAXED) == 0 ||
-            !vcap_ledger_holds(l, mine) || enter_row(l, mine, gpu, &outer) != 0)
-            return;
     }
 }
 
-static int charge_once(struct vcap_ledger *l, struct move *m, uint64_t units)
+/* Lets the row go, with nothing put off that can be made. */
+static inline void finish_row(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uintptr_t outer)
+{
+    struct vcap_ledger_local *local = &l->local[gpu];
+
+    if (has_deferred(local))
+        make_deferred(l, mine, gpu);
+    unlock_row(local, outer);
+    if (has_deferred(local))
+        finish_late(l, mine, gpu);
+}
+
+/*
+ * The host has lowered the ceiling since it was read: the charge just made is one of those that must not
+ * return.  Taken off, and once more, until it is refused or fits.  The row is held.
+ */
+static __attribute__((noinline)) int charge_lowered(struct vcap_ledger *l, struct move *m,
+                                                    uint64_t units)
+{
+    int rc;
+
+    do {
+        operate(l, m, -(int64_t)units);
+        rc = vcap_ledger_holds(l, m->mine) ? operate(l, m, (int64_t)units) : -ESTALE;
+    } while (rc == 0 && m->after_units > ceiling_units(l, m));
+    return rc;
+}
+
+static inline __attribute__((always_inline)) int charge_here(struct vcap_ledger *l, struct move *m,
+                                                             uint64_t units, uintptr_t frame)
 {
     uintptr_t outer;
-    int rc = enter_row(l, m->mine, m->gpu, &outer);
+    int rc = enter_row(l, m->mine, m->gpu, frame, &outer);
 
     if (rc != 0)
         return rc;
-    for (;;) {
-        rc = vcap_ledger_holds(l, m->mine) ? operate(l, m, (int64_t)units) : -ESTALE;
-        /* the host may have lowered the ceiling since it was read: then this charge is one of those
-         * that must not return */
-        if (rc != 0 || m->force == VCAP_BOOK_ABOVE || m->after_units <= ceiling_units(l, m))
-            break;
-        operate(l, m, -(int64_t)units);
+    rc = vcap_ledger_holds(l, m->mine) ? operate_here(l, m, (int64_t)units) : -ESTALE;
+    if (__builtin_expect(rc == 0 && m->force != VCAP_BOOK_ABOVE &&
+                             m->after_units > ceiling_units(l, m),
+                         0)) {
+        struct move lowered = *m; /* a copy, so that *m itself stays in registers */
+
+        rc = charge_lowered(l, &lowered, units);
+        m->after_units = lowered.after_units;
+        m->above = lowered.above;
     }
     finish_row(l, m->mine, m->gpu, outer);
     return rc;
+}
+
+static __attribute__((noinline)) int charge_once(struct vcap_ledger *l, struct move *m,
+                                                 uint64_t units)
+{
+    return charge_here(l, m, units, (uintptr_t)__builtin_frame_address(0));
 }
 
 /* How far above the ceiling a booking went; the host may have raised it since. */
@@ -334,6 +396,20 @@ int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, ui
     return rc;
 }
 
+bool vcap_ledger_try_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes,
+                        uint64_t limit)
+{
+    struct move m = {.gpu = gpu,
+                     .mine = mine,
+                     .slot = vcap_mine_slot(mine),
+                     .limit_units = limit / VCAP_LF_UNIT_BYTES,
+                     .force = VCAP_REFUSE_ABOVE};
+    uint64_t units = round_to_units(bytes);
+
+    return units != 0 && units <= VCAP_LF_UNITS_MAX &&
+           charge_here(l, &m, units, (uintptr_t)__builtin_frame_address(0)) == 0;
+}
+
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes)
 {
     return vcap_ledger_release_in(l, vcap_ledger_mine(l), gpu, bytes);
@@ -343,18 +419,18 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
 {
     struct vcap_ledger_local *local = &l->local[gpu];
     uint64_t units = round_to_units(bytes);
-    uintptr_t outer;
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0), outer;
     int rc = 0;
 
     if (units == 0)
         return 0;
-    if (enter_row(l, mine, gpu, &outer) !=
+    if (enter_row(l, mine, gpu, frame, &outer) !=
         0) { /* our own thread's lock: it takes this off when it lets go */
         __atomic_fetch_add(&local->deferred, units, __ATOMIC_ACQ_REL);
         return 0;
     }
     if (vcap_ledger_holds(l, mine))
-        release_units(l, vcap_mine_slot(mine), gpu, units);
+        release_units_here(l, vcap_mine_slot(mine), gpu, units);
     else
         rc = -ESTALE;
     finish_row(l, mine, gpu, outer);

@@ -196,6 +196,11 @@ int vcap_ledger_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes, uint
 int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes,
                           uint64_t limit, enum vcap_force force, bool *above);
 
+/* The same once, without looking for the dead: true if it was charged.  For whoever charges in earnest if
+ * not. */
+bool vcap_ledger_try_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint64_t bytes,
+                        uint64_t limit);
+
 /* Takes bytes off.  More than is charged: takes what there is and counts an anomaly.  Never fails
  * but for -ESTALE (nothing to take off any more). */
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes);

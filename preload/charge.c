@@ -152,10 +152,13 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
     }
 }
 
-/* For what a program asks for: before it is refused, this process's idle pools give back what they hold.
- * Calls the driver. */
-static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_t bytes,
-                          uint64_t asked, uint64_t *mine, bool *recorded)
+/*
+ * There was no room, or no slot.  Before a program is refused, this process's idle pools give back what they
+ * hold.  Calls the driver.
+ */
+static __attribute__((noinline)) int charge_or_trim(struct vcap_device *d, CUdevice ordinal,
+                                                    unsigned row, uint64_t bytes, uint64_t asked,
+                                                    uint64_t *mine, bool *recorded)
 {
     if ((vcap_pools_exist() || vcap_graphs_hold(ordinal)) && vcap_mode_now() != VCAP_MODE_AUDIT) {
         int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
@@ -166,6 +169,22 @@ static int charge_or_trim(struct vcap_device *d, CUdevice ordinal, unsigned row,
         vcap_graphs_trim(ordinal, row);
     }
     return charge(d, ordinal, row, bytes, asked, false, mine, recorded);
+}
+
+/* For what a program asks for: nearly always there is room, and the slot is ours. */
+static inline int charge_wanted(struct vcap_device *d, CUdevice ordinal, unsigned row,
+                                uint64_t bytes, uint64_t asked, uint64_t *mine, bool *recorded)
+{
+    struct vcap_ledger *l = &vcap_process.ledger;
+    uint64_t here = vcap_ledger_mine(l);
+
+    if (__builtin_expect(vcap_mode_now() == VCAP_MODE_ENFORCE &&
+                             vcap_ledger_try_in(l, here, d->gpu, bytes, d->limit_bytes),
+                         1)) {
+        *mine = here;
+        return 0;
+    }
+    return charge_or_trim(d, ordinal, row, bytes, asked, mine, recorded);
 }
 
 CUresult vcap_refuse(const struct vcap_device *device, CUdevice ordinal, unsigned row,
@@ -186,7 +205,7 @@ int vcap_amount_charge(struct vcap_device *device, unsigned row, uint64_t bytes,
 }
 
 /* What both beginnings share, once the device's ordinal is known. */
-static CUresult begin(struct vcap_charge *c, uint64_t bytes)
+static inline CUresult begin(struct vcap_charge *c, uint64_t bytes)
 {
     int rc;
 
@@ -197,7 +216,7 @@ static CUresult begin(struct vcap_charge *c, uint64_t bytes)
     if (c->context != NULL)
         vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge_or_trim(c->device, c->ordinal, c->row, bytes, bytes, &c->mine, &c->above);
+    rc = charge_wanted(c->device, c->ordinal, c->row, bytes, bytes, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
     else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
@@ -205,11 +224,14 @@ static CUresult begin(struct vcap_charge *c, uint64_t bytes)
     return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static void blank(struct vcap_charge *c, unsigned row)
+static inline void blank(struct vcap_charge *c, unsigned row)
 {
-    memset(c, 0, sizeof(*c));
-    c->ordinal = -1;
+    c->active = c->above = false;
     c->row = row;
+    c->context = NULL;
+    c->ordinal = -1;
+    c->device = NULL;
+    c->bytes = c->mine = 0;
 }
 
 CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
@@ -308,8 +330,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc = charge_or_trim(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine,
-                                &c->above);
+        int rc = charge_wanted(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine,
+                               &c->above);
 
         if (rc != 0)
             goto undo;

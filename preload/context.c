@@ -33,11 +33,8 @@ struct context {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context *table;
-static uint64_t removals; /* raised whenever an entry goes; a thread's memory of the last context is
-                             good only for one value of it */
-
-static __thread CUcontext met_context __attribute__((tls_model("initial-exec")));
-static __thread uint64_t met_removals __attribute__((tls_model("initial-exec")));
+uint64_t vcap_context_removals;
+__thread struct vcap_context_met vcap_context_last;
 
 uint64_t vcap_context_cost(void)
 {
@@ -58,7 +55,7 @@ static struct context *find(CUcontext handle)
 static uint64_t take_out(struct context *c)
 {
     HASH_DEL(table, c);
-    __atomic_add_fetch(&removals, 1, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&vcap_context_removals, 1, __ATOMIC_ACQ_REL);
     return c->overhead;
 }
 
@@ -151,14 +148,12 @@ static uint64_t take_from_green(CUdevice ordinal)
     return overhead;
 }
 
-void vcap_context_met(CUcontext context, CUdevice ordinal)
+void vcap_context_meet(CUcontext context, CUdevice ordinal)
 {
-    uint64_t seen = __atomic_load_n(&removals, __ATOMIC_ACQUIRE), cost = vcap_context_cost();
+    uint64_t seen = __atomic_load_n(&vcap_context_removals, __ATOMIC_ACQUIRE), cost = vcap_context_cost();
     struct vcap_device *device;
     bool known;
 
-    if (met_context == context && met_removals == seen)
-        return;
     pthread_mutex_lock(&lock);
     known = find(context) != NULL;
     pthread_mutex_unlock(&lock);
@@ -173,8 +168,8 @@ void vcap_context_met(CUcontext context, CUdevice ordinal)
             cost = 0;
         vcap_context_enter(context, ordinal, VCAP_CONTEXT_PRIMARY, cost);
     }
-    met_context = context;
-    met_removals = seen;
+    vcap_context_last.context = context;
+    vcap_context_last.removals = seen;
 }
 
 CUdevice vcap_context_ordinal(CUcontext context)
@@ -285,6 +280,6 @@ void vcap_context_forget(void)
 
     memcpy(&lock, &fresh, sizeof(fresh));
     table = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
-    met_context = NULL;
-    removals++;
+    vcap_context_last.context = NULL;
+    vcap_context_removals++;
 }

@@ -38,7 +38,25 @@ bool vcap_primary_is_known(CUdevice ordinal);
 
 /* A charging call found this context current: entered now if it was not known (retained behind the
  * hooks, by the runtime's own tables), its overhead booked without refusal. */
-void vcap_context_met(CUcontext context, CUdevice ordinal);
+void vcap_context_meet(CUcontext context, CUdevice ordinal);
+
+/* The last one that this thread met, good as long as no context has gone since. */
+struct vcap_context_met {
+    CUcontext context;
+    uint64_t removals;
+};
+extern __thread struct vcap_context_met vcap_context_last
+    __attribute__((tls_model("initial-exec")));
+extern uint64_t vcap_context_removals; /* raised whenever an entry goes */
+
+static inline void vcap_context_met(CUcontext context, CUdevice ordinal)
+{
+    if (__builtin_expect(vcap_context_last.context != context ||
+                             vcap_context_last.removals !=
+                                 __atomic_load_n(&vcap_context_removals, __ATOMIC_ACQUIRE),
+                         0))
+        vcap_context_meet(context, ordinal);
+}
 
 /* The device of a context (or green context) in the table; -1: not in it. */
 CUdevice vcap_context_ordinal(CUcontext context);

@@ -199,7 +199,7 @@ static int identify_device(struct vcap_device *d, CUdevice ordinal)
     return 0;
 }
 
-struct vcap_device *vcap_device(CUdevice ordinal)
+struct vcap_device *vcap_device_make_ready(CUdevice ordinal)
 {
     struct vcap_device *d;
     int rc;

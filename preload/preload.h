@@ -95,7 +95,18 @@ bool vcap_outlook(struct vcap_outlook *outlook);
 
 /* A device by ordinal, made ready on first use; NULL: the driver does not know it, or (after one
  * line) its row in the ledger cannot be had. */
-struct vcap_device *vcap_device(CUdevice ordinal);
+struct vcap_device *vcap_device_make_ready(CUdevice ordinal);
+
+static inline struct vcap_device *vcap_device(CUdevice ordinal)
+{
+    struct vcap_device *d = &vcap_process.device[(unsigned)ordinal % VCAP_DEVICES_MAX];
+
+    if (__builtin_expect((unsigned)ordinal < VCAP_DEVICES_MAX &&
+                             __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == 1,
+                         1))
+        return d;
+    return vcap_device_make_ready(ordinal);
+}
 
 /*
  * This process's slot was taken from it (reaped, reset, restored elsewhere) or it is a forked child
