@@ -5,14 +5,14 @@
 #include "preload/account.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "enforcer/lock.h"
 #include "enforcer/rules.h"
 #include "preload/charge.h"
 #include "preload/renew.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_lock lock;
 static struct vcap_account *all;
 
 static void link_in(struct vcap_account *a)
@@ -46,8 +46,9 @@ static int set(struct vcap_account *a, struct vcap_device *device, unsigned row,
     int rc = 0;
 
     if (bytes > old && how == QUIETLY_IF_ROOM && vcap_mode_now() != VCAP_MODE_AUDIT) {
-        rc = vcap_ledger_charge_in(l, here, device->gpu, bytes - old, device->limit_bytes,
-                                   VCAP_REFUSE_ABOVE, NULL);
+        if (!vcap_ledger_try_in(l, here, device->gpu, bytes - old, device->limit_bytes))
+            rc = vcap_ledger_charge_in(l, here, device->gpu, bytes - old, device->limit_bytes,
+                                       VCAP_REFUSE_ABOVE, NULL);
         if (rc == 0)
             a->mine = here;
     } else if (bytes > old) {
@@ -79,9 +80,9 @@ static CUresult set_here(struct vcap_account *a, unsigned row, uint64_t bytes, e
         return CUDA_SUCCESS;
     vcap_before_charge(bytes);
     for (int tries = 0;; tries++) {
-        pthread_mutex_lock(&lock);
+        vcap_lock_take(&lock);
         rc = set(a, device, row, bytes, how);
-        pthread_mutex_unlock(&lock);
+        vcap_lock_drop(&lock);
         /* renewing takes this lock in turn, so it is done without it */
         if (rc != -ESTALE || tries == 3 || !vcap_slot_renew())
             return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -115,7 +116,7 @@ void vcap_accounts_charge_again(void)
     struct vcap_ledger *l = vcap_ledger_now();
     uint64_t mine = vcap_ledger_mine(l);
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     for (struct vcap_account *a = all; a != NULL; a = a->next) {
         if (a->mine == mine)
             continue;
@@ -123,13 +124,11 @@ void vcap_accounts_charge_again(void)
                               VCAP_BOOK_ABOVE, NULL);
         a->mine = mine;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
 }
 
 void vcap_accounts_forget(void)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-
-    memcpy(&lock, &fresh, sizeof(fresh));
+    vcap_lock_forget(&lock);
     all = NULL;
 }

@@ -7,10 +7,10 @@
  */
 #include "preload/context.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "enforcer/lock.h"
 #include "enforcer/log.h"
 #include "preload/charge.h"
 #include "preload/limits.h"
@@ -31,7 +31,7 @@ struct context {
     UT_hash_handle hh;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_lock lock;
 static struct context *table;
 uint64_t vcap_context_removals;
 __thread struct vcap_context_met vcap_context_last;
@@ -69,7 +69,7 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
     bool entered = false;
     CUdevice stale_ordinal = 0;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     c = find(handle);
     if (c != NULL &&
         (c->ordinal != ordinal || c->kind != kind)) { /* an old handle given out again */
@@ -92,7 +92,7 @@ static bool enter(CUcontext handle, CUdevice ordinal, enum vcap_context_kind kin
         if (entered)
             fresh = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     free(fresh);
     if (stale_overhead != 0)
         vcap_overhead_release(&vcap_process.device[stale_ordinal], stale_overhead);
@@ -112,10 +112,10 @@ bool vcap_context_is_primary(CUcontext context)
     const struct context *c;
     bool primary;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     c = find(context);
     primary = c == NULL || c->kind != VCAP_CONTEXT_CREATED;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return primary;
 }
 
@@ -124,10 +124,10 @@ bool vcap_primary_is_known(CUdevice ordinal)
     const struct context *c, *next;
     bool known = false;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     HASH_ITER(hh, table, c, next)
         known = known || (c->ordinal == ordinal && c->kind != VCAP_CONTEXT_CREATED);
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return known;
 }
 
@@ -137,14 +137,14 @@ static uint64_t take_from_green(CUdevice ordinal)
     struct context *c, *next;
     uint64_t overhead = 0;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     HASH_ITER(hh, table, c, next) {
         if (c->ordinal != ordinal || c->kind != VCAP_CONTEXT_GREEN)
             continue;
         overhead += c->overhead;
         c->overhead = 0;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return overhead;
 }
 
@@ -154,9 +154,9 @@ void vcap_context_meet(CUcontext context, CUdevice ordinal)
     struct vcap_device *device;
     bool known;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     known = find(context) != NULL;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     device = vcap_device(ordinal);
     if (!known && device != NULL) {
         uint64_t charged = cost == 0 ? 0 : take_from_green(ordinal);
@@ -177,10 +177,10 @@ CUdevice vcap_context_ordinal(CUcontext context)
     const struct context *c;
     CUdevice ordinal;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     c = find(context);
     ordinal = c == NULL ? -1 : c->ordinal;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return ordinal;
 }
 
@@ -213,7 +213,7 @@ static void remove_entry(const struct going *going, uint64_t before)
     struct context *c, *next, *out = NULL;
     uint64_t overhead = 0;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     HASH_ITER(hh, table, c, next) {
         bool it = going->context != NULL
                       ? c->handle == going->context
@@ -225,7 +225,7 @@ static void remove_entry(const struct going *going, uint64_t before)
         c->hh.next = out;
         out = c;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     for (; out != NULL; out = next) {
         next = out->hh.next;
         free(out);
@@ -241,10 +241,10 @@ void vcap_context_gone(CUcontext context, uint64_t before)
 
     vcap_live_sweep(before, belongs, freed, &going);
     vcap_limits_gone(context, -1, before);
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     c = find(context);
     going.ordinal = c == NULL ? 0 : c->ordinal;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     if (c != NULL)
         remove_entry(&going, before);
 }
@@ -263,7 +263,7 @@ void vcap_context_charge_again(void)
 {
     struct context *c, *next;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     HASH_ITER(hh, table, c, next) {
         const struct vcap_device *d = &vcap_process.device[c->ordinal];
 
@@ -271,14 +271,12 @@ void vcap_context_charge_again(void)
                                                    VCAP_NO_LIMIT, VCAP_BOOK_ABOVE, NULL) == 0)
             vcap_ledger_note_overhead(vcap_ledger_now(), d->gpu, (int64_t)c->overhead);
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
 }
 
 void vcap_context_forget(void)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-
-    memcpy(&lock, &fresh, sizeof(fresh));
+    vcap_lock_forget(&lock);
     table = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
     vcap_context_last.context = NULL;
     vcap_context_removals++;

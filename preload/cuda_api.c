@@ -1,9 +1,10 @@
 /*
- * The rows as data: names packed in one block without pointers (no relocations), found by hash. The
- * tables are made by the compiler but for the two hash indexes, which vcap_rows_index fills once.
+ * The rows as data: names packed in one block without pointers (no relocations), found by hash.  All tables
+ * are made at build time (gen_rows.c) but for the index by address, which vcap_rows_index fills once.
  */
 #include "preload/cuda_api.h"
 
+#include "preload/row_hash.h"
 #include "preload/rows.h"
 
 struct vcap_real vcap_real;
@@ -98,23 +99,14 @@ static const uint16_t gap_rows[] = {
 #include "preload/cuda_api.def"
 };
 
-#define INDEX_SIZE 1024u /* a power of two, above twice the rows */
-_Static_assert(VCAP_ROWS * 2 < INDEX_SIZE, "the indexes are at most half full");
-static uint16_t by_symbol[INDEX_SIZE]; /* row + 1; 0 = empty */
-static uint16_t by_address[INDEX_SIZE];
+#include "row_index.inc" /* by_symbol, by_base, next_base */
+_Static_assert(sizeof(next_base) == VCAP_ROWS * sizeof(uint16_t), "made from this table");
+
+static uint16_t by_address[VCAP_INDEX_SIZE]; /* row + 1; 0 = empty */
 
 static const char *text(unsigned row)
 {
     return (const char *)&names + rows[row].name;
-}
-
-static uint32_t hash_name(const char *name, unsigned length)
-{
-    uint32_t hash = 2166136261u; /* FNV-1a */
-
-    for (unsigned i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)name[i]) * 16777619u;
-    return hash ^ hash >> 15;
 }
 
 static uint32_t hash_address(const void *address)
@@ -139,6 +131,11 @@ static bool starts(const char *name, const char *with, unsigned length)
         if (name[i] != with[i])
             return false;
     return true;
+}
+
+static bool has_base(unsigned row, const char *base, unsigned length)
+{
+    return rows[row].base_length == length && starts(text(row), base, length);
 }
 
 enum vcap_row_kind vcap_row_kind(unsigned row)
@@ -170,25 +167,22 @@ void vcap_rows_index(void)
 {
     for (unsigned row = 0; row < VCAP_ROWS; row++) {
         const void *address = *vcap_row_real(row);
-        uint32_t at = hash_name(text(row), length_of(text(row)));
+        uint32_t at;
 
-        while (by_symbol[at % INDEX_SIZE] != 0)
-            at++;
-        by_symbol[at % INDEX_SIZE] = (uint16_t)(row + 1);
         if (address == NULL)
             continue;
-        for (at = hash_address(address); by_address[at % INDEX_SIZE] != 0; at++)
+        for (at = hash_address(address); by_address[at % VCAP_INDEX_SIZE] != 0; at++)
             ;
-        by_address[at % INDEX_SIZE] = (uint16_t)(row + 1);
+        by_address[at % VCAP_INDEX_SIZE] = (uint16_t)(row + 1);
     }
 }
 
 int vcap_row_by_symbol(const char *name)
 {
-    unsigned length = length_of(name);
+    unsigned length;
 
-    for (uint32_t at = hash_name(name, length); by_symbol[at % INDEX_SIZE] != 0; at++) {
-        unsigned row = by_symbol[at % INDEX_SIZE] - 1u;
+    for (uint32_t at = vcap_row_hash(name, &length); by_symbol[at % VCAP_INDEX_SIZE] != 0; at++) {
+        unsigned row = by_symbol[at % VCAP_INDEX_SIZE] - 1u;
 
         if (starts(text(row), name, length + 1))
             return (int)row;
@@ -198,33 +192,43 @@ int vcap_row_by_symbol(const char *name)
 
 int vcap_row_by_address(const char *base, const void *address)
 {
-    unsigned length = length_of(base);
+    unsigned length = 0;
     int found = -1;
 
-    for (uint32_t at = hash_address(address); by_address[at % INDEX_SIZE] != 0; at++) {
-        unsigned row = by_address[at % INDEX_SIZE] - 1u;
+    for (uint32_t at = hash_address(address); by_address[at % VCAP_INDEX_SIZE] != 0; at++) {
+        unsigned row = by_address[at % VCAP_INDEX_SIZE] - 1u;
 
         if (*vcap_row_real(row) != address)
             continue;
         found = (int)row;
+        length = length != 0 ? length : length_of(base);
         /* two names of one function: the one that was asked for */
-        if (rows[row].base_length == length && starts(text(row), base, length))
+        if (has_base(row, base, length))
             break;
     }
     return found;
 }
 
+/* The first row of a base name; -1: there is none. */
+static int first_of_base(const char *base)
+{
+    unsigned length;
+
+    for (uint32_t at = vcap_row_hash(base, &length); by_base[at % VCAP_INDEX_SIZE] != 0; at++)
+        if (has_base(by_base[at % VCAP_INDEX_SIZE] - 1u, base, length))
+            return by_base[at % VCAP_INDEX_SIZE] - 1;
+    return -1;
+}
+
 int vcap_row_by_version(const char *base, int version, bool per_thread)
 {
-    unsigned length = length_of(base);
     int found = -1;
 
-    for (unsigned row = 0; row < VCAP_ROWS; row++) {
+    for (int row = first_of_base(base); row >= 0; row = next_base[row] - 1) {
         const struct row *r = &rows[row];
 
-        if (r->twin == 0 && r->since <= version && r->base_length == length &&
-            starts(text(row), base, length) && (found < 0 || r->since > rows[found].since))
-            found = (int)row;
+        if (r->twin == 0 && r->since <= version && (found < 0 || r->since > rows[found].since))
+            found = row;
     }
     /* a twin stands right behind its row; who asks for it with a version older than twins means it too */
     if (found >= 0 && per_thread && found + 1 < VCAP_ROWS && rows[found + 1].twin != 0)
@@ -234,7 +238,7 @@ int vcap_row_by_version(const char *base, int version, bool per_thread)
 
 bool vcap_base_is_known(const char *base)
 {
-    return vcap_row_by_version(base, UINT16_MAX, true) >= 0;
+    return first_of_base(base) >= 0;
 }
 
 bool vcap_base_is_accounted(const char *base)

@@ -7,14 +7,6 @@
 #include <elf.h>
 #include <stddef.h>
 
-struct tables {
-    const char *strings;
-    const ElfW(Sym) * symbols;
-    const uint32_t *gnu_hash;
-    const uint32_t *sysv_hash;
-    const char *soname;
-};
-
 static bool same(const char *a, const char *b)
 {
     while (*a != 0 && *a == *b) {
@@ -31,11 +23,12 @@ static const void *pointer(const struct link_map *module, ElfW(Addr) value)
     return (const void *)(value < module->l_addr ? module->l_addr + value : value);
 }
 
-static bool read_tables(const struct link_map *module, struct tables *t)
+bool vcap_elf_read(const struct link_map *module, struct vcap_elf_tables *t)
 {
     ElfW(Xword) soname = 0;
     bool named = false;
 
+    t->base = module->l_addr;
     t->strings = NULL;
     t->symbols = NULL;
     t->gnu_hash = t->sysv_hash = NULL;
@@ -72,9 +65,9 @@ static bool read_tables(const struct link_map *module, struct tables *t)
 struct link_map *vcap_elf_find(const char *soname)
 {
     for (struct link_map *m = _r_debug.r_map; m != NULL; m = m->l_next) {
-        struct tables t;
+        struct vcap_elf_tables t;
 
-        if (read_tables(m, &t) && t.soname != NULL && same(t.soname, soname))
+        if (vcap_elf_read(m, &t) && t.soname != NULL && same(t.soname, soname))
             return m;
     }
     return NULL;
@@ -89,7 +82,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct looking *looking = arg;
     struct link_map m;
-    struct tables t;
+    struct vcap_elf_tables t;
 
     (void)size;
     m.l_addr = info->dlpi_addr;
@@ -97,7 +90,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
         if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
             continue;
         m.l_ld = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-        if (read_tables(&m, &t) && t.soname != NULL && same(t.soname, looking->soname)) {
+        if (vcap_elf_read(&m, &t) && t.soname != NULL && same(t.soname, looking->soname)) {
             looking->found->l_addr = m.l_addr;
             looking->found->l_ld = m.l_ld;
             return 1;
@@ -114,8 +107,7 @@ bool vcap_elf_find_shared(void *iterate, const char *soname, struct link_map *fo
                                         void *))iterate)(look, &looking) == 1;
 }
 
-static void *defined(const struct link_map *module, const struct tables *t, uint32_t index,
-                     const char *name)
+static void *defined(const struct vcap_elf_tables *t, uint32_t index, const char *name)
 {
     const ElfW(Sym) *symbol = &t->symbols[index];
     unsigned type = symbol->st_info & 0xf;
@@ -124,10 +116,10 @@ static void *defined(const struct link_map *module, const struct tables *t, uint
         (type != STT_FUNC && type != STT_OBJECT && type != STT_NOTYPE) ||
         !same(t->strings + symbol->st_name, name))
         return NULL;
-    return (void *)(module->l_addr + symbol->st_value);
+    return (void *)(t->base + symbol->st_value);
 }
 
-static void *find_gnu(const struct link_map *module, const struct tables *t, const char *name)
+static void *find_gnu(const struct vcap_elf_tables *t, const char *name)
 {
     const uint32_t *h = t->gnu_hash;
     uint32_t buckets = h[0], first = h[1], bloom_words = h[2], shift = h[3], hash = 5381, index;
@@ -147,31 +139,34 @@ static void *find_gnu(const struct link_map *module, const struct tables *t, con
         return NULL;
     for (;; index++) {
         uint32_t link = chain[index - first];
-        void *found = (link | 1) == (hash | 1) ? defined(module, t, index, name) : NULL;
+        void *found = (link | 1) == (hash | 1) ? defined(t, index, name) : NULL;
 
         if (found != NULL || (link & 1) != 0)
             return found;
     }
 }
 
-void *vcap_elf_symbol(const struct link_map *module, const char *name)
+void *vcap_elf_lookup(const struct vcap_elf_tables *t, const char *name)
 {
-    struct tables t;
-
-    if (!read_tables(module, &t))
+    if (t->gnu_hash != NULL)
+        return find_gnu(t, name);
+    if (t->sysv_hash == NULL)
         return NULL;
-    if (t.gnu_hash != NULL)
-        return find_gnu(module, &t, name);
-    if (t.sysv_hash == NULL)
-        return NULL;
-    for (uint32_t i = 1; i < t.sysv_hash[1];
+    for (uint32_t i = 1; i < t->sysv_hash[1];
          i++) { /* old libraries; the count of symbols is nchain */
-        void *found = defined(module, &t, i, name);
+        void *found = defined(t, i, name);
 
         if (found != NULL)
             return found;
     }
     return NULL;
+}
+
+void *vcap_elf_symbol(const struct link_map *module, const char *name)
+{
+    struct vcap_elf_tables t;
+
+    return vcap_elf_read(module, &t) ? vcap_elf_lookup(&t, name) : NULL;
 }
 
 void vcap_elf_span(const struct link_map *module, uintptr_t *low, uintptr_t *high)

@@ -17,8 +17,22 @@ struct link_map *vcap_elf_find(const char *soname);
  * l_addr and l_ld of *found; false: none. */
 bool vcap_elf_find_shared(void *iterate, const char *soname, struct link_map *found);
 
+/* A module's symbol table, read once for many look-ups; false: it has none that can be searched. */
+struct vcap_elf_tables {
+    uintptr_t base;
+    const char *strings;
+    const ElfW(Sym) * symbols;
+    const uint32_t *gnu_hash;
+    const uint32_t *sysv_hash;
+    const char *soname;
+};
+bool vcap_elf_read(const struct link_map *module, struct vcap_elf_tables *tables);
+
 /* The address of a defined function or object; NULL: not defined there.  Versions are ignored (no
  * symbol asked for here has two of different meaning). */
+void *vcap_elf_lookup(const struct vcap_elf_tables *tables, const char *name);
+
+/* Both, for one symbol. */
 void *vcap_elf_symbol(const struct link_map *module, const char *name);
 
 /* The module's span in memory, from its program headers. */

@@ -4,10 +4,10 @@
  */
 #include "preload/graph.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "enforcer/lock.h"
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/location.h"
@@ -28,7 +28,7 @@ struct exec {
     UT_hash_handle hh;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_lock lock;
 /* all of it under the lock; table is also looked at without, as a hint */
 static struct exec *table;
 static uint64_t trims;
@@ -126,7 +126,7 @@ void vcap_graph_enter(CUgraphExec exec, const struct vcap_graph_needs *needs)
 
     if (fresh == NULL && __atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
         return;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     stale = find(exec); /* destroyed behind our back */
     if (stale != NULL)
         HASH_DEL(table, stale);
@@ -137,7 +137,7 @@ void vcap_graph_enter(CUgraphExec exec, const struct vcap_graph_needs *needs)
         if (!fresh->lost)
             fresh = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     free(stale);
     free(fresh);
 }
@@ -149,13 +149,13 @@ bool vcap_graph_needs_of(CUgraphExec exec, struct vcap_graph_needs *needs, bool 
     /* whoever launches a graph has been told of its instantiation, and so sees the table */
     if (__atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
         return false;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     found = find(exec);
     if (found != NULL) {
         *needs = found->needs;
         *mapped = found->run == trims + 1;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return found != NULL;
 }
 
@@ -165,13 +165,13 @@ bool vcap_graph_take(CUgraphExec exec, struct vcap_graph_needs *needs)
 
     if (__atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
         return false;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     found = find(exec);
     if (found != NULL) {
         HASH_DEL(table, found);
         *needs = found->needs;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     free(found);
     return found != NULL;
 }
@@ -221,12 +221,12 @@ static void settle(CUdevice ordinal, unsigned row)
         struct vcap_account *account = &pools[ordinal].account;
         bool read, exact, again, over;
 
-        pthread_mutex_lock(&lock);
+        vcap_lock_take(&lock);
         sequence = pools[ordinal].sequence;
         exact = pools[ordinal].in_flight == 0;
-        pthread_mutex_unlock(&lock);
+        vcap_lock_drop(&lock);
         read = attribute(ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reading);
-        pthread_mutex_lock(&lock);
+        vcap_lock_take(&lock);
         exact = exact && sequence == pools[ordinal].sequence && pools[ordinal].in_flight == 0;
         again = read && !exact && pools[ordinal].in_flight == 0 && tries < 3;
         account->ordinal = ordinal;
@@ -234,7 +234,7 @@ static void settle(CUdevice ordinal, unsigned row)
                !vcap_account_room(ordinal, reading - account->bytes);
         if (read && !again && (exact || reading > account->bytes))
             vcap_account_set(account, row, reading, true);
-        pthread_mutex_unlock(&lock);
+        vcap_lock_drop(&lock);
         if (over)
             say_over(ordinal, row, reading);
         if (!again)
@@ -246,21 +246,21 @@ void vcap_graph_change_begin(CUdevice ordinal)
 {
     if (!known(ordinal))
         return;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     pools[ordinal].sequence++;
     pools[ordinal].in_flight++;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
 }
 
 void vcap_graph_change_end(CUdevice ordinal, unsigned row, bool trimmed)
 {
     if (!known(ordinal))
         return;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     pools[ordinal].sequence++;
     pools[ordinal].in_flight--;
     trims += trimmed;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     settle(ordinal, row);
 }
 
@@ -331,11 +331,11 @@ void vcap_graph_run_end(unsigned row, CUgraphExec exec, const struct vcap_graph_
 {
     struct exec *found;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     found = result == CUDA_SUCCESS ? find(exec) : NULL;
     if (found != NULL)
         found->run = trims + 1;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     for (CUdevice at = 0; at < VCAP_DEVICES_MAX; at++)
         if (needs->largest[at] != 0)
             vcap_graph_change_end(at, row, false);
@@ -343,9 +343,7 @@ void vcap_graph_run_end(unsigned row, CUgraphExec exec, const struct vcap_graph_
 
 void vcap_graphs_forget(void)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-
-    memcpy(&lock, &fresh, sizeof(fresh));
+    vcap_lock_forget(&lock);
     table = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
     memset(pools, 0, sizeof(pools));
 }

@@ -74,10 +74,12 @@ static struct vcap_pool *pool_of(const struct request *q, CUdevice ordinal)
     if (handle == NULL && (vcap_own.cuDeviceGetMemPool == NULL || ordinal < 0 ||
                            vcap_own.cuDeviceGetMemPool(&handle, ordinal) != CUDA_SUCCESS))
         return NULL;
-    pool = vcap_pool_get(handle);
-    if (pool == NULL && q->named != NULL)
-        ordinal = ask_pool(handle, ordinal);
-    vcap_pool_put(pool);
+    if (q->named != NULL) {
+        pool = vcap_pool_get(handle);
+        if (pool == NULL)
+            ordinal = ask_pool(handle, ordinal);
+        vcap_pool_put(pool);
+    }
     return ordinal < 0 ? NULL : vcap_pool_meet(handle, ordinal);
 }
 

@@ -53,20 +53,18 @@ dlsym_function vcap_find_libc_dlsym(void)
     return found;
 }
 
-static void *driver_symbol(const struct link_map *driver, const char *name)
-{
-    return vcap_elf_symbol(driver, name);
-}
-
 static void bind_rows(const struct link_map *driver)
 {
     extern const char __ehdr_start[] __attribute__((visibility("hidden"))); /* the linker's */
+    struct vcap_elf_tables t;
     struct link_map own;
 
+    if (!vcap_elf_read(driver, &t))
+        t.gnu_hash = t.sysv_hash = NULL; /* finds nothing */
     for (unsigned row = 0; row < VCAP_ROWS; row++)
         if (vcap_row_kind(row) != VCAP_KIND_PASS)
-            *vcap_row_real(row) = driver_symbol(driver, vcap_row_symbol(row));
-#define OWN(name) vcap_own.name = (__typeof__(vcap_own.name))driver_symbol(driver, #name)
+            *vcap_row_real(row) = vcap_elf_lookup(&t, vcap_row_symbol(row));
+#define OWN(name) vcap_own.name = (__typeof__(vcap_own.name))vcap_elf_lookup(&t, #name)
     OWN(cuCtxGetCurrent);
     OWN(cuCtxGetDevice);
     OWN(cuCtxGetLimit);
@@ -149,7 +147,7 @@ bool vcap_nvml_bind_now(void)
         open_library("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
 #define FIND(name)                                                                                 \
     __atomic_store_n(&vcap_real_nvml.name,                                                         \
-                     (__typeof__(vcap_real_nvml.name))driver_symbol(library, #name),               \
+                     (__typeof__(vcap_real_nvml.name))vcap_elf_symbol(library, #name),               \
                      __ATOMIC_RELAXED)
 #define NVML_HOOK(name, rule) FIND(name);
 #include "preload/nvml_api.def"

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Fills the indexes from the names and from vcap_real; once, before the first look-up. */
+/* Fills the index by address from vcap_real; once, before the first look-up. */
 void vcap_rows_index(void);
 
 /* The driver's function of a row, as an untyped place. */

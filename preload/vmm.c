@@ -8,11 +8,11 @@
  */
 #include "preload/vmm.h"
 
-#include <pthread.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "enforcer/lock.h"
 #include "preload/charge.h"
 #include "preload/live.h"
 
@@ -28,7 +28,7 @@ struct handle {
     UT_hash_handle hh;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_lock lock;
 static struct handle *handles;
 static void *mappings; /* of struct vcap_mapping */
 
@@ -46,10 +46,10 @@ static void unhold(struct vcap_physical *physical, uint64_t count)
     struct vcap_live record;
     bool last;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     physical->holds -= count;
     last = physical->holds == 0;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     if (!last)
         return;
     if (vcap_live_take(vcap_live_key(VCAP_LIVE_HANDLE, (uintptr_t)physical), &record))
@@ -63,10 +63,10 @@ bool vcap_physical_hold(struct vcap_physical *physical)
 {
     bool held;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     held = physical->holds != 0;
     physical->holds += held;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return held;
 }
 
@@ -75,14 +75,14 @@ bool vcap_physical_grow(struct vcap_physical *physical, uint64_t size, struct vc
     struct vcap_physical *old = NULL;
     bool grown;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     grown = size > physical->size;
     if (grown) {
         __atomic_store_n(&physical->size, size, __ATOMIC_RELAXED); /* read by the map hook */
         old = physical->origin;
         physical->origin = origin;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     if (old != NULL)
         vcap_physical_unhold(old);
     return grown;
@@ -111,7 +111,7 @@ bool vcap_handle_enter(CUmemGenericAllocationHandle value, struct vcap_physical 
     uint64_t stale_references = 0;
     bool entered = true;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     entry = find(value);
     if (entry != NULL && entry->physical == physical) {
         entry->references++;
@@ -131,7 +131,7 @@ bool vcap_handle_enter(CUmemGenericAllocationHandle value, struct vcap_physical 
     } else {
         entered = false;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     free(fresh);
     if (stale != NULL)
         unhold(stale, stale_references);
@@ -143,13 +143,13 @@ struct vcap_physical *vcap_handle_hold(CUmemGenericAllocationHandle value)
     struct vcap_physical *physical = NULL;
     const struct handle *entry;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     entry = find(value);
     if (entry != NULL) {
         physical = entry->physical;
         physical->holds++;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return physical;
 }
 
@@ -158,7 +158,7 @@ struct vcap_physical *vcap_handle_take(CUmemGenericAllocationHandle value)
     struct vcap_physical *physical = NULL;
     struct handle *entry, *out = NULL;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     entry = find(value);
     if (entry != NULL) {
         physical = entry->physical;
@@ -167,7 +167,7 @@ struct vcap_physical *vcap_handle_take(CUmemGenericAllocationHandle value)
             HASH_DEL(handles, out);
         }
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     free(out);
     return physical;
 }
@@ -197,13 +197,13 @@ struct vcap_physical *vcap_mapping_hold(uint64_t address)
 
     if (address == UINT64_MAX)
         return NULL;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     mapping = overlapping(address, address + 1);
     if (mapping != NULL) {
         physical = mapping->physical;
         physical->holds++;
     }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return physical;
 }
 
@@ -212,7 +212,7 @@ bool vcap_mapping_enter(struct vcap_mapping *mapping)
     struct vcap_mapping *stale = NULL, *old;
     bool entered;
 
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     /* the driver maps nothing over a mapping: what we have there was unmapped past the hooks */
     while ((old = overlapping(mapping->low, mapping->high)) != NULL) {
         tdelete(old, &mappings, compare);
@@ -220,7 +220,7 @@ bool vcap_mapping_enter(struct vcap_mapping *mapping)
         stale = old;
     }
     entered = tsearch(mapping, &mappings, compare) != NULL;
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     vcap_mappings_end(stale);
     return entered;
 }
@@ -231,7 +231,7 @@ struct vcap_mapping *vcap_mappings_take(uint64_t low, uint64_t high)
 
     if (low >= high)
         return NULL;
-    pthread_mutex_lock(&lock);
+    vcap_lock_take(&lock);
     /* those that stick out hold the first or the last byte */
     at = overlapping(low, low + 1);
     if (at == NULL || (at->low == low && at->high <= high))
@@ -242,7 +242,7 @@ struct vcap_mapping *vcap_mappings_take(uint64_t low, uint64_t high)
             at->next = list;
             list = at;
         }
-    pthread_mutex_unlock(&lock);
+    vcap_lock_drop(&lock);
     return list;
 }
 
@@ -270,9 +270,7 @@ void vcap_mappings_return(struct vcap_mapping *list)
 
 void vcap_physical_forget(void)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-
-    memcpy(&lock, &fresh, sizeof(fresh));
+    vcap_lock_forget(&lock);
     handles = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
     mappings = NULL;
 }
