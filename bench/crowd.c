@@ -204,17 +204,21 @@ static void row_refusal(unsigned long count, unsigned long times)
 }
 
 /* From cuInit to the first allocation's end, in a process that is the count-th in the ledger. */
-static void row_attach(unsigned long count, const char *self)
+static void row_attach(unsigned long count)
 {
     static double ns[64];
+    char self[400], command[600];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     size_t done = 0;
 
+    if (length <= 0)
+        bench_fail("/proc/self/exe", -1);
+    self[length] = 0;
+    snprintf(command, sizeof(command), "exec '%s' attach-once", self);
     residents(count - 1);
     for (; done < 15; done++) {
-        char command[600];
         FILE *answer;
 
-        snprintf(command, sizeof(command), "exec '%s' attach-once", self);
         answer = popen(command, "r");
         if (answer == NULL || fscanf(answer, "%lf", &ns[done]) != 1 || pclose(answer) != 0)
             bench_fail("attach-once", -1);
@@ -276,7 +280,7 @@ bool bench_crowd(const char *name, char **argument)
                                ? 2000
                                : strtoul(argument[1], NULL, 10));
     else if (strcmp(name, "attach") == 0)
-        row_attach(count, "/proc/self/exe");
+        row_attach(count);
     else if (strcmp(name, "attach-once") == 0)
         row_attach_once();
     else if (strcmp(name, "memory") == 0)

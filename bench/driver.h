@@ -60,6 +60,9 @@ double bench_now_ns(void);
 /* The median of count values, which are sorted. */
 double bench_median(double *values, size_t count);
 
+__attribute__((noinline)) void bench_counted(void (*operation)(unsigned long count),
+                                             unsigned long count);
+
 /* ---- the rows, each a number (or two) on stdout: calls.c, crowd.c, start.c ---- */
 
 /* A name and its arguments; false: no such row there. */
