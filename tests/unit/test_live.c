@@ -73,7 +73,6 @@ static int new_seed(void **state)
             }
     }
     memset(model, 0, sizeof(model));
-    vcap_live_forget();
     return 0;
 }
 
@@ -184,12 +183,15 @@ static bool has_context(const struct vcap_live *record, void *arg)
     return record->context == arg;
 }
 
+static uint64_t swept_before;
+
 /* Comes back to the map, as a hook that releases does. */
 static void swept(const struct vcap_live *record, void *arg)
 {
     unsigned at = place_of(record->key);
     struct vcap_live none;
 
+    assert_true(model[at].birth < swept_before);
     model[at].birth = record->birth; /* says nothing any more */
     same(record, &model[at]);
     assert_ptr_equal(record->context, arg);
@@ -202,7 +204,9 @@ static void sweep(void)
     void *context = (void *)(uintptr_t)(16 * (1 + draw(4)));
     uint64_t before = vcap_live_sweep_begin();
 
-    enter((unsigned)draw(KEYS)); /* younger than the sweep: spared */
+    swept_before = before;
+    for (unsigned i = 0; i < 20; i++)
+        enter((unsigned)draw(KEYS)); /* younger than the sweep: spared */
     vcap_live_sweep(before, has_context, swept, context);
     for (unsigned at = 0; at < KEYS; at++)
         assert_false(model[at].key != 0 && model[at].context == context && model[at].birth < before);
