@@ -259,9 +259,9 @@ bool bench_calls(const char *name, char **argument, unsigned long fixed)
     static const struct {
         const char *name;
         void (*operation)(unsigned long count);
-    } rows[] = {{"async", async_pair},  {"vmm", vmm_round},      {"array", array_pair},
-                {"info", memory_info},  {"launch", launch},      {"graph", graph_launch},
-                {"sync", synchronize},  {"dlsym", plain_dlsym}};
+    } rows[] = {{"async", async_pair}, {"vmm", vmm_round},    {"array", array_pair},
+                {"info", memory_info}, {"launch", launch},    {"graph", graph_launch},
+                {"sync", synchronize}, {"dlsym", plain_dlsym}};
 
     if (strcmp(name, "pair") == 0 && argument[0] != NULL && argument[1] != NULL) {
         row_pair(argument, fixed);

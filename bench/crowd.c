@@ -108,8 +108,7 @@ static void row_threads(unsigned long count)
     __atomic_store_n(&thread_gate->open, 1, __ATOMIC_RELEASE);
     for (unsigned long i = 0; i < count; i++)
         pthread_join(thread[i], NULL);
-    printf("%.2f\n",
-           (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
+    printf("%.2f\n", (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
 }
 
 /* A child that is given up when its parent ends. */
@@ -152,8 +151,7 @@ static void row_processes(unsigned long count)
         if (wait(&status) < 0 || status != 0)
             bench_fail("a process failed", status);
     }
-    printf("%.2f\n",
-           (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
+    printf("%.2f\n", (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
 }
 
 /* ---- in a ledger that others live in ---- */

@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define BENCH_BYTES 4096 /* of every small allocation: the size that the simulated driver is cheap for */
+#define BENCH_BYTES                                                                                \
+    4096 /* of every small allocation: the size that the simulated driver is cheap for */
 
 struct bench_driver {
     void *handle;

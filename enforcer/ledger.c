@@ -163,7 +163,8 @@ static inline int move_total(struct vcap_ledger *l, struct move *m, int64_t delt
 }
 
 /* One whole operation, the row's lock held.  Inlined where it is hot: delta's sign is known there. */
-static inline __attribute__((always_inline)) int operate_here(struct vcap_ledger *l, struct move *m, int64_t delta)
+static inline __attribute__((always_inline)) int operate_here(struct vcap_ledger *l, struct move *m,
+                                                              int64_t delta)
 {
     struct vcap_lf_cell *cell = vcap_ledger_cell(l, m->slot, m->gpu);
     uint64_t c = vcap_load(&cell->charged);
@@ -323,9 +324,8 @@ static inline __attribute__((always_inline)) int charge_here(struct vcap_ledger 
     if (rc != 0)
         return rc;
     rc = vcap_ledger_holds(l, m->mine) ? operate_here(l, m, (int64_t)units) : -ESTALE;
-    if (__builtin_expect(rc == 0 && m->force != VCAP_BOOK_ABOVE &&
-                             m->after_units > ceiling_units(l, m),
-                         0)) {
+    if (__builtin_expect(
+            rc == 0 && m->force != VCAP_BOOK_ABOVE && m->after_units > ceiling_units(l, m), 0)) {
         struct move lowered = *m; /* a copy, so that *m itself stays in registers */
 
         rc = charge_lowered(l, &lowered, units);

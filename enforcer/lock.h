@@ -17,7 +17,7 @@
 #define VCAP_LOCK_SLEEP_NS 1000000
 
 struct vcap_lock {
-    uint32_t word;    /* 0 free, 1 held; CAS to take, release store by the holder to let go; futex */
+    uint32_t word; /* 0 free, 1 held; CAS to take, release store by the holder to let go; futex */
     uint32_t waiters; /* threads that sleep or are about to; fetch-and-add */
 };
 

@@ -330,8 +330,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc = charge_wanted(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine,
-                               &c->above);
+        int rc =
+            charge_wanted(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine, &c->above);
 
         if (rc != 0)
             goto undo;

@@ -150,7 +150,8 @@ static uint64_t take_from_green(CUdevice ordinal)
 
 void vcap_context_meet(CUcontext context, CUdevice ordinal)
 {
-    uint64_t seen = __atomic_load_n(&vcap_context_removals, __ATOMIC_ACQUIRE), cost = vcap_context_cost();
+    uint64_t seen = __atomic_load_n(&vcap_context_removals, __ATOMIC_ACQUIRE),
+             cost = vcap_context_cost();
     struct vcap_device *device;
     bool known;
 

@@ -1,6 +1,6 @@
 /*
  * The rows as data: names packed in one block without pointers (no relocations), found by hash.  All tables
- * are made at build time (gen_rows.c) but for the index by address, which vcap_rows_index fills once.
+ * are made at build time (docs/gen_rows.c) but for the index by address, which vcap_rows_index fills once.
  */
 #include "preload/cuda_api.h"
 

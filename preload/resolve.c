@@ -147,7 +147,7 @@ bool vcap_nvml_bind_now(void)
         open_library("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
 #define FIND(name)                                                                                 \
     __atomic_store_n(&vcap_real_nvml.name,                                                         \
-                     (__typeof__(vcap_real_nvml.name))vcap_elf_symbol(library, #name),               \
+                     (__typeof__(vcap_real_nvml.name))vcap_elf_symbol(library, #name),             \
                      __ATOMIC_RELAXED)
 #define NVML_HOOK(name, rule) FIND(name);
 #include "preload/nvml_api.def"

@@ -1,5 +1,5 @@
 /*
- * The hash of the table's indexes, for the generator that fills them (gen_rows.c) and the look-ups
+ * The hash of the table's indexes, for the generator that fills them (docs/gen_rows.c) and the look-ups
  * (cuda_api.c): FNV-1a.  No libc.
  */
 #ifndef VRAMCAP_PRELOAD_ROW_HASH_H

@@ -51,8 +51,8 @@ static uint64_t window_open(void)
     sim_lock_take();
     base = window;
     if (base == 0) {
-        void *map = mmap(NULL, WINDOW_BYTES, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *map =
+            mmap(NULL, WINDOW_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
         if (map != MAP_FAILED) {
             base = (uintptr_t)map;

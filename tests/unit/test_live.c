@@ -209,7 +209,8 @@ static void sweep(void)
         enter((unsigned)draw(KEYS)); /* younger than the sweep: spared */
     vcap_live_sweep(before, has_context, swept, context);
     for (unsigned at = 0; at < KEYS; at++)
-        assert_false(model[at].key != 0 && model[at].context == context && model[at].birth < before);
+        assert_false(model[at].key != 0 && model[at].context == context &&
+                     model[at].birth < before);
 }
 
 static void the_map_does_what_the_model_does(void **state)
