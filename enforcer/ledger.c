@@ -406,8 +406,11 @@ bool vcap_ledger_try_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint
                      .force = VCAP_REFUSE_ABOVE};
     uint64_t units = round_to_units(bytes);
 
-    return units != 0 && units <= VCAP_LF_UNITS_MAX &&
-           charge_here(l, &m, units, (uintptr_t)__builtin_frame_address(0)) == 0;
+    if (units == 0 || units > VCAP_LF_UNITS_MAX ||
+        charge_here(l, &m, units, (uintptr_t)__builtin_frame_address(0)) != 0)
+        return false;
+    vcap_near_check(l, gpu);
+    return true;
 }
 
 int vcap_ledger_release(struct vcap_ledger *l, uint32_t gpu, uint64_t bytes)

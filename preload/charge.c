@@ -175,9 +175,12 @@ static __attribute__((noinline)) int charge_or_trim(struct vcap_device *d, CUdev
 static inline int charge_wanted(struct vcap_device *d, CUdevice ordinal, unsigned row,
                                 uint64_t bytes, uint64_t asked, uint64_t *mine, bool *recorded)
 {
-    struct vcap_ledger *l = &vcap_process.ledger;
-    uint64_t here = vcap_ledger_mine(l);
+    struct vcap_ledger *l;
+    uint64_t here;
 
+    vcap_before_charge(bytes);
+    l = vcap_ledger_now();
+    here = vcap_ledger_mine(l);
     if (__builtin_expect(vcap_mode_now() == VCAP_MODE_ENFORCE &&
                              vcap_ledger_try_in(l, here, d->gpu, bytes, d->limit_bytes),
                          1)) {
