@@ -39,7 +39,8 @@ struct entry {
     uint8_t state;
     bool exported, pooled;
 };
-_Static_assert(sizeof(struct entry) == 64, "a live allocation costs at most 80 bytes with its index");
+_Static_assert(sizeof(struct entry) == 64,
+               "a live allocation costs at most 80 bytes with its index");
 
 struct slot {
     uint32_t hash;

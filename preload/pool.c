@@ -12,12 +12,12 @@
  */
 #include "preload/pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "enforcer/lock.h"
 #include "enforcer/log.h"
 #include "enforcer/rules.h"
 #include "preload/account.h"
@@ -33,8 +33,8 @@ struct vcap_pool {
     CUmemoryPool handle;
     enum vcap_pool_kind kind;
     bool capped;
-    uint32_t refs;        /* atomic */
-    pthread_mutex_t lock; /* of what follows, up to live_bytes */
+    uint32_t refs;         /* atomic */
+    struct vcap_lock lock; /* of what follows, up to live_bytes */
     struct vcap_account account;
     uint64_t sequence;
     unsigned in_flight; /* driver calls that may move it */
@@ -49,7 +49,7 @@ struct vcap_pool {
 };
 
 uint32_t vcap_pools_unsettled;
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vcap_lock table_lock;
 static struct vcap_pool *table;
 
 /* ---- life ---- */
@@ -62,12 +62,10 @@ enum vcap_pool_kind vcap_pool_kind(const struct vcap_pool *pool)
 static struct vcap_pool *make(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal,
                               bool capped)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     struct vcap_pool *pool = calloc(1, sizeof(*pool));
 
     if (pool == NULL)
         return NULL;
-    memcpy(&pool->lock, &fresh, sizeof(fresh));
     pool->handle = handle;
     pool->kind = kind;
     pool->account.ordinal = ordinal;
@@ -103,11 +101,11 @@ static void take_out(struct vcap_pool *pool)
 {
     bool in;
 
-    pthread_mutex_lock(&table_lock);
+    vcap_lock_take(&table_lock);
     in = find(pool->handle) == pool;
     if (in)
         HASH_DEL(table, pool);
-    pthread_mutex_unlock(&table_lock);
+    vcap_lock_drop(&table_lock);
     if (in)
         vcap_pool_put(pool);
 }
@@ -116,21 +114,21 @@ struct vcap_pool *vcap_pool_get(CUmemoryPool handle)
 {
     struct vcap_pool *found;
 
-    pthread_mutex_lock(&table_lock);
+    vcap_lock_take(&table_lock);
     found = find(handle);
     if (found != NULL)
         hold(found);
-    pthread_mutex_unlock(&table_lock);
+    vcap_lock_drop(&table_lock);
     return found;
 }
 
 /* Destroyed: charged its live pointers from now on. */
 static void orphaned(struct vcap_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->orphan = true;
     vcap_account_set(&pool->account, VCAP_ROW_cuMemPoolDestroy, pool->live_bytes, true);
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ordinal, bool capped)
@@ -146,13 +144,13 @@ void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ord
     }
     if (fresh == NULL)
         return; /* met again, as memory of a device, at its first allocation */
-    pthread_mutex_lock(&table_lock);
+    vcap_lock_take(&table_lock);
     if (find(handle) == NULL) {
         HASH_ADD_PTR(table, handle, fresh);
         if (!fresh->lost)
             fresh = NULL;
     }
-    pthread_mutex_unlock(&table_lock);
+    vcap_lock_drop(&table_lock);
     vcap_pool_put(fresh);
 }
 
@@ -162,7 +160,7 @@ struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
 
     if (pool == NULL) {
         fresh = make(handle, VCAP_POOL_CHARGED, ordinal, false);
-        pthread_mutex_lock(&table_lock);
+        vcap_lock_take(&table_lock);
         pool = find(handle);
         if (pool == NULL && fresh != NULL) {
             HASH_ADD_PTR(table, handle, fresh);
@@ -173,14 +171,15 @@ struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
         }
         if (pool != NULL)
             hold(pool);
-        pthread_mutex_unlock(&table_lock);
+        vcap_lock_drop(&table_lock);
         vcap_pool_put(fresh);
     }
-    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED) {
-        pthread_mutex_lock(&pool->lock);
-        if (pool->account.ordinal < 0)
-            pool->account.ordinal = ordinal;
-        pthread_mutex_unlock(&pool->lock);
+    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED &&
+        __atomic_load_n(&pool->account.ordinal, __ATOMIC_RELAXED) < 0) {
+        vcap_lock_take(&pool->lock);
+        if (pool->account.ordinal < 0) /* once, and read by whoever has met the pool since */
+            __atomic_store_n(&pool->account.ordinal, ordinal, __ATOMIC_RELAXED);
+        vcap_lock_drop(&pool->lock);
     }
     return pool;
 }
@@ -215,33 +214,33 @@ static bool query_begin_alone(struct vcap_pool *pool)
 {
     bool may;
 
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     may = query_begin(pool);
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
     return may;
 }
 
 static void query_end(struct vcap_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->queries--;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 void vcap_pool_call_begin(struct vcap_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->sequence++;
     pool->in_flight++;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 void vcap_pool_call_end(struct vcap_pool *pool)
 {
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->sequence++;
     pool->in_flight--;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 /* ---- settling ---- */
@@ -292,30 +291,29 @@ static CUresult settle(struct vcap_pool *pool, unsigned row, uint64_t *reserved,
         return result;
     for (int tries = 0;; tries++) {
         uint64_t reading = 0, sequence;
-        bool read, quiet, exact, again;
+        bool read, quiet, exact, again, asked;
 
-        pthread_mutex_lock(&pool->lock);
+        vcap_lock_take(&pool->lock);
         if (pool->orphan) {
             vcap_account_set(&pool->account, row, pool->live_bytes, true);
             *reserved = 0;
-            pthread_mutex_unlock(&pool->lock);
+            vcap_lock_drop(&pool->lock);
             return CUDA_SUCCESS;
         }
-        read = query_begin(pool);
+        asked = query_begin(pool);
         sequence = pool->sequence;
         quiet = pool->in_flight == 0;
-        pthread_mutex_unlock(&pool->lock);
-        if (read) {
-            read = attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reading);
-            query_end(pool);
-        }
-        pthread_mutex_lock(&pool->lock);
+        vcap_lock_drop(&pool->lock);
+        read = asked && attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reading);
+        vcap_lock_take(&pool->lock);
+        if (asked)
+            pool->queries--;
         exact = read && quiet && sequence == pool->sequence && pool->in_flight == 0;
         /* a call came in between and is over: read again rather than keep a figure too high */
         again = pool->orphan || (read && !exact && pool->in_flight == 0 && tries < 3);
         if (!again)
             result = book(pool, row, read, reading, exact, reserved, nothing_taken, force);
-        pthread_mutex_unlock(&pool->lock);
+        vcap_lock_drop(&pool->lock);
         if (!again)
             return result;
     }
@@ -341,19 +339,19 @@ static void decided(struct vcap_pool_call *call)
 {
     if (!call->undecided)
         return;
-    pthread_mutex_lock(&call->pool->lock);
+    vcap_lock_take(&call->pool->lock);
     call->pool->undecided--;
-    pthread_mutex_unlock(&call->pool->lock);
+    vcap_lock_drop(&call->pool->lock);
     call->undecided = false;
 }
 
 void vcap_pool_alloc_unasked(struct vcap_pool_call *call)
 {
-    pthread_mutex_lock(&call->pool->lock);
+    vcap_lock_take(&call->pool->lock);
     undecided(call);
     call->pool->sequence++;
     call->pool->in_flight++;
-    pthread_mutex_unlock(&call->pool->lock);
+    vcap_lock_drop(&call->pool->lock);
 }
 
 /* Room for the bytes, if there is, is taken together with the beginning of the call: nobody lowers the
@@ -364,7 +362,7 @@ static bool reserve(struct vcap_pool_call *call)
     uint64_t target;
     bool done;
 
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     done = !__builtin_add_overflow(pool->account.bytes, call->bytes, &target) &&
            vcap_account_try(&pool->account, call->row, target) == CUDA_SUCCESS;
     if (done) {
@@ -373,7 +371,7 @@ static bool reserve(struct vcap_pool_call *call)
         pool->sequence++;
         pool->in_flight++;
     }
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
     return done;
 }
 
@@ -416,18 +414,18 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
 void vcap_pool_live_add(struct vcap_pool *pool, uint64_t bytes)
 {
     hold(pool);
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->live_bytes += bytes;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 void vcap_pool_live_remove(struct vcap_pool *pool, uint64_t bytes)
 {
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->live_bytes -= bytes;
     if (pool->orphan)
         vcap_account_set(&pool->account, VCAP_ROW_cuMemPoolDestroy, pool->live_bytes, true);
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
     vcap_pool_put(pool);
 }
 
@@ -529,10 +527,10 @@ void vcap_pool_destroy_begin(struct vcap_pool *pool)
     /* The driver answers a query in well under a microsecond.  Bounded, because a signal handler may have
      * jumped out of one. */
     for (int i = 0; asking && i < 5000; i++) {
-        pthread_mutex_lock(&pool->lock);
+        vcap_lock_take(&pool->lock);
         pool->closing = true;
         asking = pool->queries != 0;
-        pthread_mutex_unlock(&pool->lock);
+        vcap_lock_drop(&pool->lock);
         if (asking && i < 100)
             sched_yield();
         else if (asking)
@@ -547,9 +545,9 @@ void vcap_pool_destroy_end(struct vcap_pool *pool, bool destroyed)
         take_out(pool);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->closing = false;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
 }
 
 /* ---- all of them ---- */
@@ -561,7 +559,7 @@ static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigne
     struct vcap_pool **list, *pool, *next;
     size_t count = 0;
 
-    pthread_mutex_lock(&table_lock);
+    vcap_lock_take(&table_lock);
     list = calloc(HASH_COUNT(table) + 1u, sizeof(struct vcap_pool *));
     HASH_ITER(hh, table, pool, next) {
         if (list != NULL && pool->kind == VCAP_POOL_CHARGED) {
@@ -569,7 +567,7 @@ static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigne
             list[count++] = pool;
         }
     }
-    pthread_mutex_unlock(&table_lock);
+    vcap_lock_drop(&table_lock);
     for (size_t i = 0; i < count; i++) {
         visit(list[i], ordinal, row);
         vcap_pool_put(list[i]);
@@ -594,9 +592,9 @@ static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
            attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
            attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
     query_end(pool);
-    pthread_mutex_lock(&pool->lock);
+    vcap_lock_take(&pool->lock);
     pool->kept = !read || reserved > used;
-    pthread_mutex_unlock(&pool->lock);
+    vcap_lock_drop(&pool->lock);
     if (!read || (reserved > threshold && reserved > used))
         vcap_pools_touched();
 }
@@ -638,10 +636,8 @@ void vcap_pools_trim(CUdevice ordinal, unsigned row)
 
 void vcap_pools_forget(void)
 {
-    const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-
     /* the pools stay where they are: the parent's allocator may have been in the middle of anything */
-    memcpy(&table_lock, &fresh, sizeof(fresh));
+    vcap_lock_forget(&table_lock);
     table = NULL;
     vcap_pools_unsettled = 0;
 }
