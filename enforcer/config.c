@@ -417,6 +417,7 @@ static int read_value(struct vcap_config *config, const struct option *option, s
                       char *problem, size_t problem_size)
 {
     void *field = (char *)config + option->offset;
+    int rc;
 
     switch (option->kind) {
     case KIND_CHOICE:
@@ -433,9 +434,10 @@ static int read_value(struct vcap_config *config, const struct option *option, s
         return parse_entries(value, true, field, problem, problem_size);
     case KIND_PERCENT:
         return read_percent(value, field, problem, problem_size);
-    case KIND_MIB:
-        config->toolkit_set = true;
-        return read_mib(value, field, problem, problem_size);
+    case KIND_MIB: /* words for the reader are no number, and then it is not set */
+        rc = read_mib(value, field, problem, problem_size);
+        config->toolkit_set = rc == 0;
+        return rc;
     }
     return -EINVAL;
 }

@@ -234,7 +234,8 @@ static inline void blank(struct vcap_charge *c, unsigned row)
     c->context = NULL;
     c->ordinal = -1;
     c->device = NULL;
-    c->bytes = c->mine = 0;
+    c->bytes = c->mine = c->pool_bytes = 0;
+    c->pool = NULL;
 }
 
 CUresult vcap_charge_begin(struct vcap_charge *c, unsigned row, uint64_t bytes)
