@@ -6,6 +6,7 @@
 
 #include "preload/row_hash.h"
 #include "preload/rows.h"
+#include "preload/unknown.h"
 
 struct vcap_real vcap_real;
 struct vcap_own vcap_own;
@@ -248,6 +249,29 @@ bool vcap_base_is_accounted(const char *base)
     for (unsigned row = 0; row < VCAP_ROWS; row++)
         if (rows[row].kind != VCAP_KIND_PASS && rows[row].base_length == length &&
             starts(text(row), base, length))
+            return true;
+    return false;
+}
+
+/* ---- names without a row (unknown.h): here, where nothing is instrumented ---- */
+
+/* What begins like this is memory, a context, or a graph's memory; the rest of the driver's names copy, set,
+ * launch or ask. */
+static const char *const families[] = {
+    "cuMem",         "cuArray",          "cuMipmappedArray",   "cuIpc",
+    "cuMulticast",   "cuImportExternal", "cuExternalMemory",   "cuCtxCreate",
+    "cuCtxDestroy",  "cuCtxSetLimit",    "cuDevicePrimaryCtx", "cuGreenCtxCreate",
+    "cuGLCtx",       "cuVDPAUCtx",       "cuGraphInstantiate", "cuGraphLaunch",
+    "cuGraphUpload", "cuGraphAddMem",    "cuGraphAddNode"};
+static const char *const others[] = {"cuMemcpy", "cuMemset"};
+
+bool vcap_unknown_may_allocate(const char *name)
+{
+    for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (starts(name, others[i], length_of(others[i])))
+            return false;
+    for (unsigned i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (starts(name, families[i], length_of(families[i])))
             return true;
     return false;
 }

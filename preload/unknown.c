@@ -20,36 +20,6 @@ static struct {
     char name[NAME_MOST];
 } met[VCAP_UNKNOWN_MOST];
 
-/* What begins like this is memory, a context, or a graph's memory; the rest of the driver's names copy, set,
- * launch or ask. */
-static const char *const families[] = {
-    "cuMem",         "cuArray",          "cuMipmappedArray",   "cuIpc",
-    "cuMulticast",   "cuImportExternal", "cuExternalMemory",   "cuCtxCreate",
-    "cuCtxDestroy",  "cuCtxSetLimit",    "cuDevicePrimaryCtx", "cuGreenCtxCreate",
-    "cuGLCtx",       "cuVDPAUCtx",       "cuGraphInstantiate", "cuGraphLaunch",
-    "cuGraphUpload", "cuGraphAddMem",    "cuGraphAddNode"};
-static const char *const others[] = {"cuMemcpy", "cuMemset"};
-
-static bool begins(const char *name, const char *with)
-{
-    unsigned i = 0;
-
-    while (with[i] != 0 && name[i] == with[i])
-        i++;
-    return with[i] == 0;
-}
-
-bool vcap_unknown_may_allocate(const char *name)
-{
-    for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (begins(name, others[i]))
-            return false;
-    for (unsigned i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-        if (begins(name, families[i]))
-            return true;
-    return false;
-}
-
 static uint32_t hash_of(const char *name)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */

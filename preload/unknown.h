@@ -10,7 +10,8 @@
 
 #define VCAP_UNKNOWN_MOST 32
 
-/* Is this name, which has no row, one that may allocate?  Calls no libc function. */
+/* Is this name, which has no row, one that may allocate?  In cuda_api.c: every look-up asks it, also those of a
+ * sanitizer that is not ready yet. */
 bool vcap_unknown_may_allocate(const char *name);
 
 /* A look-up of such a name was answered.  version: what was asked for, 0 by dlsym.  Starts nothing: what
