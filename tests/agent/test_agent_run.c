@@ -413,6 +413,17 @@ static void systemd_is_told_of_readiness_and_life(void **state)
     (void)close(fd);
 }
 
+static void a_hangup_looks_everywhere_anew(void **state)
+{
+    (void)state;
+    put("web");
+    start();
+    (void)kill(r.pid, SIGHUP);
+    assert_true(running_until_line(&r, "event=reload", ""));
+    assert_true(running_value(&r, "vramcap_refusals_total", "web") == 9);
+    assert_int_equal(running_stop(&r, SIGINT), 0);
+}
+
 static void two_agents_do_not_share_a_state_file(void **state)
 {
     (void)state;
@@ -535,6 +546,7 @@ int main(void)
         TEST(once_prints_and_ends),
         TEST(wrong_options_are_said_in_one_line),
         TEST(systemd_is_told_of_readiness_and_life),
+        TEST(a_hangup_looks_everywhere_anew),
         TEST(two_agents_do_not_share_a_state_file),
         TEST(a_ledger_without_a_mount_is_found_through_its_processes),
         TEST(what_both_ways_find_is_one_container),
