@@ -244,11 +244,8 @@ bool vcap_base_is_known(const char *base)
 
 bool vcap_base_is_accounted(const char *base)
 {
-    unsigned length = length_of(base);
-
-    for (unsigned row = 0; row < VCAP_ROWS; row++)
-        if (rows[row].kind != VCAP_KIND_PASS && rows[row].base_length == length &&
-            starts(text(row), base, length))
+    for (int row = first_of_base(base); row >= 0; row = next_base[row] - 1)
+        if (rows[row].kind != VCAP_KIND_PASS)
             return true;
     return false;
 }
