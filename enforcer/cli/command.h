@@ -33,8 +33,8 @@ struct vcap_command {
 };
 
 extern const struct vcap_command vcap_command_run, vcap_command_create, vcap_command_resize,
-    vcap_command_reset, vcap_command_dump, vcap_command_events, vcap_command_cdi,
-    vcap_command_report, vcap_command_top, vcap_command_version;
+    vcap_command_reset, vcap_command_check, vcap_command_dump, vcap_command_events,
+    vcap_command_cdi, vcap_command_report, vcap_command_top, vcap_command_version;
 
 void vcap_command_help(const struct vcap_command *command, FILE *to);
 

@@ -11,9 +11,9 @@
 #include "enforcer/cli/command.h"
 
 static const struct vcap_command *const commands[] = {
-    &vcap_command_run,  &vcap_command_create,  &vcap_command_resize, &vcap_command_reset,
-    &vcap_command_dump, &vcap_command_events,  &vcap_command_cdi,    &vcap_command_report,
-    &vcap_command_top,  &vcap_command_version,
+    &vcap_command_run,    &vcap_command_create, &vcap_command_resize,  &vcap_command_reset,
+    &vcap_command_check,  &vcap_command_dump,   &vcap_command_events,  &vcap_command_cdi,
+    &vcap_command_report, &vcap_command_top,    &vcap_command_version,
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 

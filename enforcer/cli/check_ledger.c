@@ -1,0 +1,249 @@
+/*
+ * The ledger, and what each source says of each GPU.  The numbers in force come from the ledger, where
+ * they are written by processes that were refused by them; a GPU without a row shows what a process
+ * with this environment would get.
+ */
+#include "enforcer/cli/check.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include "enforcer/agent/process.h"
+#include "enforcer/ceiling.h"
+#include "enforcer/cli/ledger_choice.h"
+#include "enforcer/cli/units.h"
+#include "enforcer/conf_file.h"
+#include "enforcer/dmem.h"
+#include "enforcer/ledger_path.h"
+
+#define OVERLAYFS 0x794c7630L /* OVERLAYFS_SUPER_MAGIC, linux/magic.h */
+
+/* By the order of product.md, for this process's own environment; "" if there is none. */
+static void own_ledger(char *path, size_t size)
+{
+    const char *named = getenv("VRAMCAP_LEDGER");
+    char key[VCAP_KEY_MAX];
+
+    path[0] = '\0';
+    if (vcap_path_exists(VCAP_LEDGER_HOST_PATH))
+        (void)snprintf(path, size, "%s", VCAP_LEDGER_HOST_PATH);
+    else if (named && *named)
+        (void)snprintf(path, size, "%s", named);
+    else if (vcap_key_compute("/proc", "/sys/fs/cgroup", key) >= 0)
+        (void)snprintf(path, size, "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
+}
+
+/* The one that another process has mapped, through the kernel's own link to it. */
+static void mapped_ledger(const struct vcap_check *check, char *path, size_t size)
+{
+    struct vcap_process process;
+    char type[32];
+    bool may_wait = true;
+
+    path[0] = '\0';
+    if (!vcap_process_look(check->pid, &process) || process.ledger_count == 0 ||
+        vcap_process_filesystem(check->pid, process.ledgers[0].device, type, sizeof type,
+                                &may_wait) != 0 ||
+        may_wait)
+        return;
+    (void)snprintf(path, size, "/proc/%d/map_files/%lx-%lx", (int)check->pid,
+                   process.ledgers[0].begin, process.ledgers[0].end);
+}
+
+void vcap_check_find_ledger(struct vcap_check *check)
+{
+    char why[256] = "";
+    int error;
+
+    if (check->self)
+        own_ledger(check->ledger, sizeof check->ledger);
+    else
+        mapped_ledger(check, check->ledger, sizeof check->ledger);
+    if (check->ledger[0] == '\0') {
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
+                       check->self
+                           ? "no ledger can be named for this container"
+                           : "process %d has no ledger mapped: it is passive, or has not come "
+                             "to CUDA yet",
+                       (int)check->pid);
+        return;
+    }
+    if (check->self && !vcap_path_exists(check->ledger)) {
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
+                       "%s does not exist: no process of this container is under a ceiling",
+                       check->ledger);
+        return;
+    }
+    if (check->self) {
+        error = vcap_snapshot_read(check->ledger, &check->snapshot, why, sizeof why);
+    } else { /* the link is the kernel's and must be followed */
+        FILE *file = fopen(check->ledger, "re");
+        error =
+            file ? vcap_snapshot_read_fd(fileno(file), &check->snapshot, why, sizeof why) : -errno;
+        if (file)
+            (void)fclose(file);
+        else
+            (void)snprintf(why, sizeof why, "%s", strerror(-error));
+    }
+    check->have_ledger = error == 0;
+    if (error != 0)
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING, "%s: %s", check->ledger, why);
+}
+
+static void say_ledger(struct vcap_check *check)
+{
+    const struct vcap_snapshot *s = &check->snapshot;
+    struct statfs fs;
+    bool writable = access(check->ledger, R_OK | W_OK) == 0;
+    const char *alive = statfs(check->ledger, &fs) != 0 ? "unknown"
+                        : (long)fs.f_type == OVERLAYFS
+                            ? "pid and start time (overlayfs keeps no locks: put it on a tmpfs)"
+                            : "a lock that the kernel drops";
+
+    vcap_check_say(check, "ledger", NULL, writable ? VCAP_CHECK_OK : VCAP_CHECK_FINDING,
+                   "%s, format %u, made by %s%s, %s; who lives is told by %s", check->ledger,
+                   s->version, s->flags & VCAP_LF_HOST_MADE ? "the host" : "the container",
+                   s->flags & VCAP_LF_PASS_THROUGH ? " and switched to pass-through"
+                   : s->flags & VCAP_LF_AUDIT      ? " and switched to audit"
+                                                   : "",
+                   writable ? "writable" : "not writable by this user", alive);
+    if (s->flags & (VCAP_LF_PASS_THROUGH | VCAP_LF_AUDIT))
+        vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
+                       "the host lets everything through (%s)",
+                       s->flags & VCAP_LF_PASS_THROUGH ? "pass-through" : "audit");
+}
+
+/* "host 4096.0, env none, ...": what a source says, or nothing where it is not there. */
+static void add_source(char *text, size_t size, const char *name, bool there, uint64_t bytes)
+{
+    char mib[VCAP_UNITS_TEXT];
+    size_t at = strlen(text);
+
+    if (there)
+        (void)snprintf(text + at, size - at, "%s%s %s", at ? ", " : "", name,
+                       vcap_units_mib(mib, bytes, "none"));
+}
+
+static const struct vcap_snapshot_gpu *row_of(const struct vcap_check *check, const char *uuid)
+{
+    for (uint32_t i = 0; check->have_ledger && i < check->snapshot.gpu_count; i++)
+        if (!strcmp(check->snapshot.gpus[i].uuid, uuid))
+            return &check->snapshot.gpus[i];
+    return NULL;
+}
+
+static void say_row(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
+{
+    char sources[200] = "", mib[VCAP_UNITS_TEXT], held[VCAP_UNITS_TEXT];
+    const char *from = vcap_snapshot_source_name(g->ceiling_source);
+
+    for (uint32_t s = VCAP_LF_SOURCE_FIRST; s <= VCAP_LF_SOURCE_LAST; s++)
+        add_source(sources, sizeof sources, vcap_snapshot_source_name((enum vcap_lf_source)s),
+                   g->source_bytes[s - VCAP_LF_SOURCE_FIRST] != VCAP_UNKNOWN,
+                   g->source_bytes[s - VCAP_LF_SOURCE_FIRST]);
+    add_source(sources, sizeof sources, "card", g->card_bytes != VCAP_UNKNOWN, g->card_bytes);
+    if (g->ceiling_bytes == VCAP_NO_LIMIT)
+        vcap_check_say(check, "ceiling", g->uuid, VCAP_CHECK_FINDING,
+                       "none in force: no source has one for this GPU (%s)", sources);
+    else
+        vcap_check_say(check, "ceiling", g->uuid, g->over ? VCAP_CHECK_FINDING : VCAP_CHECK_OK,
+                       "%s MiB, from %s; held %s MiB%s; sources in MiB: %s",
+                       vcap_units_mib(mib, g->ceiling_bytes, "-"), from ? from : "?",
+                       vcap_units_mib(held, g->held_bytes, "-"),
+                       g->over ? ", which is over: nothing more is granted" : "", sources);
+}
+
+static void say_compute(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
+{
+    char total[32] = "a total that is not known";
+
+    if (g->sm_total)
+        (void)snprintf(total, sizeof total, "%u", g->sm_total);
+    if (g->compute_state == VCAP_LF_COMPUTE_FORCE)
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_OK,
+                       "ceiling of %u %% in force: the driver reports %u multiprocessors of %s",
+                       g->compute_percent, g->sm_granted, total);
+    else if (g->compute_state == VCAP_LF_COMPUTE_NO_MPS)
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_FINDING,
+                       "ceiling of %u %% is not in force: the process is no client of MPS",
+                       g->compute_percent);
+    else if (g->compute_state == VCAP_LF_COMPUTE_IGNORED)
+        vcap_check_say(
+            check, "compute", g->uuid, VCAP_CHECK_FINDING,
+            "ceiling of %u %% is not in force: the driver reports %u multiprocessors of %s; "
+            "set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE outside the process",
+            g->compute_percent, g->sm_granted, total);
+    else if (check->snapshot.compute_percent || check->config.compute_percent)
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_UNKNOWN,
+                       "asked for, and no process has come to CUDA with it yet");
+}
+
+/* A device without a row: what the configuration of this environment says. */
+static void say_configured(struct vcap_check *check, const struct vcap_check_device *d,
+                           uint32_t ordinal, const char *uuid)
+{
+    char sources[200] = "", mib[VCAP_UNITS_TEXT];
+    uint64_t bytes = VCAP_NO_LIMIT, lowest = VCAP_NO_LIMIT;
+
+    for (uint32_t s = VCAP_LF_SOURCE_FIRST; s <= VCAP_LF_SOURCE_LAST; s++) {
+        bool there = false;
+        if (s == VCAP_LF_SOURCE_HOST) {
+            bytes = check->have_ledger ? check->snapshot.default_ceiling_bytes : VCAP_NO_LIMIT;
+            there = bytes != VCAP_NO_LIMIT;
+        } else if (s == VCAP_LF_SOURCE_DMEM) {
+            there = vcap_dmem_limit("/proc", "/sys/fs/cgroup", d->pci[0] ? d->pci : NULL, &bytes) ==
+                        0 &&
+                    bytes != VCAP_NO_LIMIT;
+        } else if (s != VCAP_LF_SOURCE_NVML) {
+            there = vcap_ceiling_by_source(&check->config, (enum vcap_lf_source)s, ordinal, d->uuid,
+                                           d->mig != 0, &bytes);
+        }
+        add_source(sources, sizeof sources, vcap_snapshot_source_name((enum vcap_lf_source)s),
+                   there, bytes);
+        if (there && bytes < lowest)
+            lowest = bytes;
+    }
+    if (lowest == VCAP_NO_LIMIT)
+        vcap_check_say(check, "ceiling", uuid, VCAP_CHECK_FINDING,
+                       "none: no source has one for this GPU");
+    else
+        vcap_check_say(check, "ceiling", uuid, VCAP_CHECK_NOTE,
+                       "%s MiB by configuration; no process is under it yet; sources in MiB: %s",
+                       vcap_units_mib(mib, lowest, "-"), sources);
+}
+
+void vcap_check_ledger_lines(struct vcap_check *check)
+{
+    if (check->have_ledger)
+        say_ledger(check);
+    if (check->config_error != 0)
+        vcap_check_say(check, "configuration", NULL, VCAP_CHECK_FINDING, "%s; vramcap then %s",
+                       check->config_why,
+                       check->config.on_error == VCAP_ON_ERROR_ALLOW
+                           ? "lets everything through"
+                           : "denies GPU memory to the process");
+    else if (check->config.enable == VCAP_ENABLE_PASSIVE &&
+             !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)) &&
+             !vcap_path_exists(VCAP_CONF_PATH))
+        vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
+                       "passive: VRAMCAP_ENABLE is not 1 and the host has said nothing");
+    else if (check->config.enable == VCAP_ENABLE_AUDIT &&
+             !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)))
+        vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
+                       "audit: what would be refused is recorded and let through");
+    for (int32_t i = 0; check->have_driver && i < check->driver.device_count; i++) {
+        const struct vcap_check_device *d = &check->driver.device[i];
+        char uuid[VCAP_UUID_TEXT_SIZE];
+        vcap_uuid_format(uuid, d->uuid, d->mig != 0);
+        if (!row_of(check, uuid))
+            say_configured(check, d, (uint32_t)i, uuid);
+    }
+    for (uint32_t i = 0; check->have_ledger && i < check->snapshot.gpu_count; i++) {
+        say_row(check, &check->snapshot.gpus[i]);
+        say_compute(check, &check->snapshot.gpus[i]);
+    }
+}
