@@ -253,22 +253,47 @@ bool vcap_base_is_accounted(const char *base)
 /* ---- names without a row (unknown.h): here, where nothing is instrumented ---- */
 
 /* What begins like this is memory, a context, or a graph's memory; the rest of the driver's names copy, set,
- * launch or ask. */
-static const char *const families[] = {
-    "cuMem",         "cuArray",          "cuMipmappedArray",   "cuIpc",
-    "cuMulticast",   "cuImportExternal", "cuExternalMemory",   "cuCtxCreate",
-    "cuCtxDestroy",  "cuCtxSetLimit",    "cuDevicePrimaryCtx", "cuGreenCtxCreate",
-    "cuGLCtx",       "cuVDPAUCtx",       "cuGraphInstantiate", "cuGraphLaunch",
-    "cuGraphUpload", "cuGraphAddMem",    "cuGraphAddNode"};
-static const char *const others[] = {"cuMemcpy", "cuMemset"};
+ * launch or ask.  Text in place: no pointers, no relocations. */
+struct prefix {
+    char text[23];
+    uint8_t length;
+};
+#define PREFIX(text)                                                                               \
+    {                                                                                              \
+        text, sizeof(text) - 1                                                                     \
+    }
+static const struct prefix families[] = {PREFIX("cuMem"),
+                                         PREFIX("cuArray"),
+                                         PREFIX("cuMipmappedArray"),
+                                         PREFIX("cuIpc"),
+                                         PREFIX("cuMulticast"),
+                                         PREFIX("cuImportExternal"),
+                                         PREFIX("cuExternalMemory"),
+                                         PREFIX("cuCtxCreate"),
+                                         PREFIX("cuCtxDestroy"),
+                                         PREFIX("cuCtxSetLimit"),
+                                         PREFIX("cuDevicePrimaryCtx"),
+                                         PREFIX("cuGreenCtxCreate"),
+                                         PREFIX("cuGLCtx"),
+                                         PREFIX("cuVDPAUCtx"),
+                                         PREFIX("cuGraphInstantiate"),
+                                         PREFIX("cuGraphLaunch"),
+                                         PREFIX("cuGraphUpload"),
+                                         PREFIX("cuGraphAddMem"),
+                                         PREFIX("cuGraphAddNode")};
+static const struct prefix others[] = {PREFIX("cuMemcpy"), PREFIX("cuMemset")};
+
+static bool begins_like_one(const char *name, const struct prefix *all, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (all[i].text[2] == name[2] && starts(name, all[i].text, all[i].length))
+            return true;
+    return false;
+}
 
 bool vcap_unknown_may_allocate(const char *name)
 {
-    for (unsigned i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (starts(name, others[i], length_of(others[i])))
-            return false;
-    for (unsigned i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-        if (starts(name, families[i], length_of(families[i])))
-            return true;
-    return false;
+    return name[0] == 'c' && name[1] == 'u' && name[2] != '\0' &&
+           begins_like_one(name, families, sizeof(families) / sizeof(families[0])) &&
+           !begins_like_one(name, others, sizeof(others) / sizeof(others[0]));
 }

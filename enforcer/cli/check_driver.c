@@ -282,8 +282,11 @@ void vcap_check_self_test(struct vcap_check *check)
                 ? VCAP_CHECK_OK
                 : VCAP_CHECK_FINDING,
             "%s MiB refused by vramcap with CUDA_ERROR_OUT_OF_MEMORY where %s MiB are free "
-            "(counted in the ledger); %s MiB below it gave %d",
-            over, free_mib, under, d->under_result);
+            "(counted in the ledger); %s MiB %s",
+            over, free_mib, under,
+            d->under_result == DRIVER_SUCCESS ? "were granted and given back"
+            : d->free_bytes < d->under_bytes  ? "had no room"
+                                              : "were not granted either");
     else
         vcap_check_say(
             check, "self-test", NULL, VCAP_CHECK_FINDING,

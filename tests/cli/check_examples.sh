@@ -13,14 +13,15 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 export LC_ALL=C
 
-mkdir -p "$work/run" "$work/lib" "$work/etc"
-cp "$build/libvramcap.so" "$build/enforcer/cli/vramcap" "$work/lib/"
+mkdir -p "$work/run" "$work/lib/bin" "$work/lib/lib"
+cp "$build/libvramcap.so" "$work/lib/lib/"
+cp "$build/enforcer/cli/vramcap" "$work/lib/bin/"
 control=$build/sim/nvidia-cuda-mps-control
 [ -x "$control" ] || {
     echo "check_examples: $build is not built"
     exit 1
 }
-cp "$control" "$work/lib/"
+cp "$control" "$work/lib/bin/"
 
 inside() # VARIABLE=VALUE... -- COMMAND...
 {
@@ -35,7 +36,7 @@ inside() # VARIABLE=VALUE... -- COMMAND...
     bwrap --clearenv --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --tmpfs /opt \
         --ro-bind "$work/lib" /opt/vramcap --ro-bind "$build/sim" /opt/driver --tmpfs /run \
         --bind "$work/run" /run/vramcap --tmpfs /dev/shm --unshare-pid --unshare-ipc --die-with-parent \
-        --setenv PATH /opt/vramcap:/usr/bin:/bin --setenv LD_LIBRARY_PATH /opt/driver \
+        --setenv PATH /opt/vramcap/bin:/usr/bin:/bin --setenv LD_LIBRARY_PATH /opt/driver \
         --setenv VRAMCAP_SIM_STATE /tmp/sim-state $variables "$@"
 }
 
@@ -66,7 +67,7 @@ case_() # TITLE WORDS VARIABLE=VALUE... -- COMMAND...
     fi
 }
 
-PRELOAD=LD_PRELOAD=/opt/vramcap/libvramcap.so
+PRELOAD=LD_PRELOAD=/opt/vramcap/lib/libvramcap.so
 # A daemon for as long as the command runs, then the command. Expanded by the sandbox's own shell.
 # shellcheck disable=SC2016
 WITH_MPS='mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"; env -u LD_PRELOAD nvidia-cuda-mps-control -d; i=0
