@@ -50,8 +50,7 @@ static bool lower(void)
     if (now != NULL && is_at_most(now, ceiling_percent))
         return false;
     snprintf(text, sizeof(text), "%u", (unsigned)ceiling_percent);
-    /* lint: allow forbidden_calls: the one change that product.md permits; it only ever lowers */
-    (void)setenv(PERCENTAGE, text, 1);
+    (void)setenv(PERCENTAGE, text, 1); /* lint: allow forbidden_calls: only ever lowers */
     errno = saved;
     return true;
 }
