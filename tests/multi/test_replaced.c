@@ -108,12 +108,22 @@ static void small_charges_notice_it_too(void **state)
 
 static void copy_over(const struct fixture *f)
 {
-    const char *const argv[] = {"sh", "-c", "cp \"$0\" \"$0.copy\" && mv \"$0.copy\" \"$0\"",
-                                f->ledger, NULL};
-    const char *const bare[] = {"LD_PRELOAD", NULL};
+    static char bytes[1 << 16];
+    char copy[160];
+    FILE *from = fopen(f->ledger, "re"), *to;
+    size_t n;
 
-    child_run(f, argv, bare, &output);
-    assert_int_equal(output.status, 0);
+    snprintf(copy, sizeof(copy), "%s.copy", f->ledger);
+    to = fopen(copy, "we");
+    assert_non_null(from);
+    assert_non_null(to);
+    while ((n = fread(bytes, 1, sizeof(bytes), from)) > 0)
+        assert_int_equal(fwrite(bytes, 1, n, to), n);
+    assert_int_equal(ferror(from), 0);
+    assert_int_equal(fclose(to), 0);
+    fclose(from);
+    assert_int_equal(chmod(copy, 0666), 0);
+    assert_int_equal(rename(copy, f->ledger), 0);
 }
 
 /* What a restore from an image does: all words of the file as they were, in a file of another inode, with
