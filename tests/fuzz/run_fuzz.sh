@@ -20,7 +20,7 @@ if ! echo 'int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return !
 fi
 case $name in
 ledger)
-    sources="enforcer/ledger_read.c enforcer/ledger_read_event.c enforcer/ledger_read_open.c
+    sources="enforcer/ledger_read.c enforcer/ledger_read_event.c enforcer/ledger_read_open.c enforcer/ledger_read_slot.c
         enforcer/ledger_check.c enforcer/ledger_reap.c enforcer/ledger_event.c enforcer/cli/dump_json.c
         enforcer/cli/dump_table.c enforcer/cli/table.c enforcer/cli/units.c"
     for image in "$root"/tests/golden/ledger-*.bin; do
