@@ -242,8 +242,10 @@ static double private_bytes(void)
     char line[200];
     double kib, sum = 0;
 
-    if (file == NULL)
+    if (file == NULL) {
         bench_fail("/proc/self/smaps_rollup", -1);
+        return 0;
+    }
     while (fgets(line, sizeof(line), file) != NULL)
         if (sscanf(line, "Private_Dirty: %lf", &kib) == 1)
             sum += kib * 1024;

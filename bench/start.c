@@ -44,8 +44,10 @@ static char **preloaded(void)
     while (environ[count] != NULL)
         count++;
     list = calloc(count + 2, sizeof(*list));
-    if (list == NULL || library == NULL || asprintf(&entry, "LD_PRELOAD=%s", library) < 0)
+    if (list == NULL || library == NULL || asprintf(&entry, "LD_PRELOAD=%s", library) < 0) {
         bench_fail("BENCH_PRELOAD", -1);
+        return NULL;
+    }
     list[0] = entry;
     memcpy(list + 1, environ, count * sizeof(*list));
     return list;

@@ -101,6 +101,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *arg)
 
 bool vcap_elf_find_shared(void *iterate, const char *soname, struct link_map *found)
 {
+    // cppcheck-suppress ctuuninitvar ; it is what this function fills
     struct looking looking = {soname, found};
 
     return iterate != NULL && ((int (*)(int (*)(struct dl_phdr_info *, size_t, void *),

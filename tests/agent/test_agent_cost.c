@@ -121,7 +121,7 @@ static int smaller(const void *left, const void *right)
 /* One scrape's processor time, the median of `rounds`; that of the answer's duration in *answer_ms. */
 static double cost_of_scrape(double *answer_ms)
 {
-    double busy[ROUNDS_MAX], took[ROUNDS_MAX];
+    double busy[ROUNDS_MAX] = {0}, took[ROUNDS_MAX] = {0};
     assert_int_equal(running_get(&r, "/metrics"), 200); /* the first one makes room */
     for (unsigned i = 0; i < rounds; i++) {
         (void)usleep(60000); /* so that none is answered with the text of the one before */
