@@ -140,7 +140,8 @@ if make_tree tsan -DCMAKE_C_COMPILER=gcc -DVRAMCAP_SANITIZE=thread "$@" "$lighte
     test_tree tsan junit.xml -LE 'lint|bench|contract|model'
 fi
 stage 'clang: build'
-targets='preload/all enforcer/all tests/sim/all tests/support/all tests/unit/all tests/hook/all'
+targets='preload/all enforcer/all tests/sim/all tests/support/all tests/unit/all tests/hook/all tests/interpose/all
+    tests/cli/all'
 if make_tree clang -DCMAKE_C_COMPILER=clang "$@"; then
     stage 'clang: tests'
     test_tree clang junit.xml -L 'unit|hook'

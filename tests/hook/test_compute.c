@@ -37,7 +37,7 @@ static bool percentage_is(const char *text)
     return text == NULL ? now == NULL : now != NULL && strcmp(now, text) == 0;
 }
 
-static int allocate(void)
+static CUresult allocate(void)
 {
     CUdeviceptr pointer;
 
