@@ -165,7 +165,7 @@ static int check_folder(const char *path, char *why, size_t why_size)
 static int read_file(const char *path, struct vcap_conf *conf, char *why, size_t why_size)
 {
     size_t length = 0;
-    struct stat st;
+    struct stat st = {0};
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     int rc = fd < 0 ? -errno : vcap_sys_fstat(fd, &st);
 

@@ -50,7 +50,9 @@ static bool is_hex(char c)
 
 static char lower(char c)
 {
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+    if (c >= 'A' && c <= 'Z')
+        c = (char)(c - 'A' + 'a');
+    return c;
 }
 
 /* "dddd:bb:dd.f" or "dddddddd:bb:dd.f" at text: the length without the function, 0 if none is there. */

@@ -288,7 +288,7 @@ static int fill_processes(const struct vcap_reading *r, struct vcap_snapshot *ou
 
 static int fill_gpus(struct vcap_reading *r, struct vcap_snapshot *out)
 {
-    out->gpus = calloc(r->header.gpu_count, sizeof *out->gpus);
+    out->gpus = calloc((size_t)r->header.gpu_count + 1, sizeof *out->gpus);
     if (!out->gpus)
         return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
     for (uint32_t row = 0; row < r->header.gpu_count; row++) {

@@ -193,9 +193,8 @@ static void visit(struct vcap_processes *p, pid_t pid)
         return;
     if (known && known->start_time == now.start_time && known->size == now.size)
         take(p, known);
-    else if (seen && seen->start_time == now.start_time && seen->size == now.size)
-        take(p, &now);
-    else if (vcap_process_look(pid, &now))
+    else if ((seen && seen->start_time == now.start_time && seen->size == now.size) ||
+             vcap_process_look(pid, &now))
         take(p, &now);
 }
 

@@ -99,7 +99,7 @@ void vcap_remember_host(struct vcap_watched *w, int fd)
 {
     const struct vcap_snapshot *s = &w->snapshot;
     struct vcap_memory_record *m = &w->memory;
-    struct vcap_host_record record;
+    struct vcap_host_record record = {0};
     int error = vcap_host_record_read(fd, &record);
     w->tampered = VCAP_TAMPERED_UNKNOWN;
     w->tampered_why[0] = '\0';

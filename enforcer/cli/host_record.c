@@ -192,7 +192,7 @@ void vcap_host_record_apply(struct vcap_host_record *r, const struct vcap_host_o
 
 int vcap_host_record_keep(const char *path, const struct vcap_host_order *order)
 {
-    struct vcap_host_record record;
+    struct vcap_host_record record = {0};
     struct vcap_snapshot snapshot;
     char why[160];
     int fd = vcap_ledger_read_open(path, why, sizeof why);
