@@ -92,8 +92,8 @@ static bool is_stale(const struct sockaddr_storage *address, socklen_t length)
 
 int vcap_listen_open(const char *place, char *why, size_t why_size)
 {
-    struct sockaddr_storage address;
-    socklen_t length;
+    struct sockaddr_storage address = {0};
+    socklen_t length = 0;
     const int on = 1;
     int error = vcap_listen_parse(place, &address, &length, why, why_size);
     if (error)

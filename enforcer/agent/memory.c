@@ -59,7 +59,7 @@ static bool is_good(const struct vcap_memory *m, off_t size)
     char boot[40];
     const struct header *h = m->header;
     boot_id(boot);
-    return (size_t)size >= FILE_HEADER && !memcmp(h->magic, MAGIC, sizeof h->magic) &&
+    return h != NULL && (size_t)size >= FILE_HEADER && !memcmp(h->magic, MAGIC, sizeof h->magic) &&
            h->version == VERSION && h->record_size == sizeof(struct record) &&
            !memcmp(h->boot_id, boot, sizeof boot) && h->used <= VCAP_MEMORY_RECORDS &&
            FILE_BYTES(h->used) <= (size_t)size;
@@ -67,6 +67,8 @@ static bool is_good(const struct vcap_memory *m, off_t size)
 
 static int begin_anew(struct vcap_memory *m)
 {
+    if (m->header == NULL)
+        return -EINVAL;
     if (m->fd >= 0) {
         int error = ftruncate(m->fd, 0) != 0 ? errno : posix_fallocate(m->fd, 0, FILE_HEADER);
         if (error)
