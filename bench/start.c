@@ -17,8 +17,6 @@
 #define STARTS_MAX 4000
 #define CLIENTS_MAX 1000
 
-extern char **environ;
-
 static pid_t spawn(char *const command[], char *const environment[])
 {
     posix_spawn_file_actions_t actions;
@@ -77,6 +75,7 @@ static void row_start(unsigned long count, char *const command[])
         capped[i] = start_ns(command, with);
     }
     printf("%.0f %.0f\n", bench_median(bare, count), bench_median(capped, count));
+    free(with);
 }
 
 /* "p50 p99" of count clients started at once, from its start to its end each. */

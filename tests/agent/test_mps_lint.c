@@ -193,6 +193,7 @@ static void any_environment_is_read_safely(void **state)
     for (int v = 0; v < VCAP_MPS_VARIABLES; v++)
         assert_false(look.variable[v].set);
 
+    /* NOLINTNEXTLINE(bugprone-not-null-terminated-result): one of many strings in a block */
     memcpy(big, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=x", 34);
     memcpy(big + 200000, "\0VRAMCAP_MEMORY_MIB=42\0=x\0VRAMCAP_ENABLE", 41);
     write_environ(big, 200041);

@@ -480,11 +480,14 @@ static int refused(const struct call *call)
     memcpy(&before, &f, sizeof(f));
     result = call->make(&f);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || held() != charged ||
+        /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): both began as the same bytes */
         memcmp(&before, &f, sizeof(f)) != 0) {
-        fprintf(stderr, "%s above the ceiling: gave %d, %s, the ledger changed by %lld\n",
-                call->symbol, (int)result,
-                memcmp(&before, &f, sizeof(f)) != 0 ? "touched" : "untouched",
-                (long long)held() - (long long)charged);
+        fprintf(
+            stderr, "%s above the ceiling: gave %d, %s, the ledger changed by %lld\n", call->symbol,
+            (int)result,
+            /* NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): both began as the same bytes */
+            memcmp(&before, &f, sizeof(f)) != 0 ? "touched" : "untouched",
+            (long long)held() - (long long)charged);
         return 1;
     }
     return 0;

@@ -71,6 +71,7 @@ static double launch(CUfunction kernel, unsigned rounds, CUstream stream)
         spent += now_ns() - begin;
         CHECK(gpu.cuStreamSynchronize(stream));
     }
+    /* NOLINTNEXTLINE(bugprone-integer-division): rounded up to whole blocks */
     return (double)spent / ((rounds + 255) / 256 * 256);
 }
 

@@ -180,26 +180,12 @@ static void one_line_names_what_was_ignored(void **state)
              fixture_path(f, "shared"));
     host_writes(f, text);
     {
-        const char *const argv[] = {"bwrap",
-                                    "--bind",
-                                    "/",
-                                    "/",
-                                    "--dev-bind",
-                                    "/dev",
-                                    "/dev",
-                                    "--proc",
-                                    "/proc",
-                                    "--tmpfs",
-                                    "/run",
-                                    "--tmpfs",
-                                    "/etc",
-                                    "--ro-bind",
-                                    fixture_path(f, "etc"),
-                                    "/etc/vramcap",
-                                    "sh",
-                                    "-c",
-                                    "echo init | " CLIENT " --by=getproc",
-                                    NULL};
+        const char *const argv[] = {
+            "bwrap", "--bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs",
+            "/run", "--tmpfs", "/etc", "--ro-bind", fixture_path(f, "etc"), "/etc/vramcap", "sh",
+            "-c",
+            /* NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one command */
+            "echo init | " CLIENT " --by=getproc", NULL};
 
         child_run(f, argv, loose, &output);
     }

@@ -114,11 +114,13 @@ static void storm(const struct fixture *f, const char *const *extra, unsigned co
 
 static void say(const char *what, unsigned count)
 {
+    /* NOLINTBEGIN(bugprone-integer-division): places in a list */
     print_message("%u at once, %s: p50 %.1f ms, p99 %.1f ms, all %.0f ms; processor time p50 %.2f "
                   "ms, p99 %.2f ms\n",
                   count, what, (double)took[count / 2] / 1e6, (double)took[count * 99 / 100] / 1e6,
                   (double)wall_ns / 1e6, (double)processor[count / 2] / 1e6,
                   (double)processor[count * 99 / 100] / 1e6);
+    /* NOLINTEND(bugprone-integer-division) */
 }
 
 static double ms(uint64_t ns)
@@ -157,6 +159,7 @@ static void no_lock_of_ours_is_held_while_the_driver_works(void **state)
 {
     const char *const slow[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=20000",
                                 "VRAMCAP_SIM_CONTEXT_MIB=4",
+                                /* NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one setting */
                                 "VRAMCAP_SIM_DELAY_US=cuInit:400000,cuCtxCreate_v2:400000,"
                                 "cuMemAlloc_v2:400000",
                                 NULL};
