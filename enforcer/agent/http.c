@@ -3,6 +3,8 @@
  * the others.  The bounds: CONNECTIONS at once, MEMORY_BYTES for a request's head (more is answered
  * 431), no bodies, IDLE_S without a byte, and LIFE_MS for a connection between two whole answers
  * (BUSY_LIFE_MS when most connections are taken), so that one byte now and then holds nothing for long.
+ * Without MHD_USE_POLL: with it, libmicrohttpd 0.9.75 goes on accepting at the limit and resets what it
+ * accepts (MHD_poll_listen_socket, daemon.c); with select a client waits in the backlog for its turn.
  */
 #include "enforcer/agent/http.h"
 
@@ -174,10 +176,10 @@ static void request_completed(void *cls, struct MHD_Connection *c, void **state,
 
 void vcap_http_tidy(struct vcap_http *h)
 {
-    const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
     const size_t all = sizeof h->connections / sizeof *h->connections;
     unsigned open = 0;
     (void)pthread_mutex_lock(&h->lock);
+    const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC); /* not before any since_ns */
     for (size_t i = 0; i < all; i++)
         open += h->connections[i].fd >= 0;
     const uint64_t life_ms = open >= BUSY_CONNECTIONS ? BUSY_LIFE_MS : LIFE_MS;
@@ -216,7 +218,7 @@ struct vcap_http *vcap_http_start(const char *const *places, size_t count,
         h->places[h->count] = strdup(places[h->count]);
         h->daemons[h->count] =
             MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                                 MHD_USE_POLL | MHD_USE_ERROR_LOG,
+                                 MHD_USE_ITC | MHD_USE_ERROR_LOG,
                              0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
                              MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS,
                              MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_BYTES,

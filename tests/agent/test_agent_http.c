@@ -20,6 +20,8 @@
 #include "tests/cli/ledger_image.h"
 
 #define MANY 60
+#define NEARLY 31 /* of the agent's 32 places */
+#define CROWD 60  /* the backlog has room for 64 */
 
 static struct running r;
 
@@ -200,6 +202,36 @@ static void clients_that_go_away_early_harm_nothing(void **state)
     is_well();
 }
 
+/* More than there are places for, each with a whole request and all at once: none is turned away. */
+static void a_crowd_waits_for_its_turn(void **state)
+{
+    (void)state;
+    static const char get[] = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    int slow[NEARLY], fds[CROWD];
+    for (size_t i = 0; i < NEARLY; i++) {
+        slow[i] = running_connect(&r);
+        assert_true(slow[i] >= 0);
+        (void)!send(slow[i], "G", 1, MSG_NOSIGNAL);
+    }
+    is_well();
+    assert_int_equal(kill(r.pid, SIGSTOP), 0);
+    for (size_t i = 0; i < CROWD; i++) {
+        fds[i] = running_connect(&r);
+        assert_true(fds[i] >= 0);
+        assert_int_equal(send(fds[i], get, sizeof get - 1, MSG_NOSIGNAL), sizeof get - 1);
+    }
+    assert_int_equal(kill(r.pid, SIGCONT), 0);
+    unsigned answered = 0;
+    for (size_t i = 0; i < CROWD; i++) {
+        char start[13] = "";
+        answered += recv(fds[i], start, 12, MSG_WAITALL) == 12 && !strcmp(start, "HTTP/1.1 200");
+        (void)close(fds[i]);
+    }
+    for (size_t i = 0; i < NEARLY; i++)
+        (void)close(slow[i]);
+    assert_int_equal(answered, CROWD);
+}
+
 static void many_requests_on_one_connection_are_answered(void **state)
 {
     (void)state;
@@ -236,6 +268,7 @@ int main(void)
         TEST(slow_clients_hold_up_nobody),
         TEST(a_full_house_empties_itself),
         TEST(clients_that_go_away_early_harm_nothing),
+        TEST(a_crowd_waits_for_its_turn),
         TEST(many_requests_on_one_connection_are_answered),
         TEST(a_storm_of_scrapes_costs_few_rounds),
     };
