@@ -235,7 +235,7 @@ static void row_attach_once(void)
 
 /* ---- memory ---- */
 
-/* Bytes that this process alone has, by the kernel's count. */
+/* Bytes that this process alone has: not those of files that it maps, unless it wrote its own copy. */
 static double private_bytes(void)
 {
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
@@ -247,7 +247,7 @@ static double private_bytes(void)
         return 0;
     }
     while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "Private_Dirty: %lf", &kib) == 1)
+        if (sscanf(line, "Anonymous: %lf", &kib) == 1)
             sum += kib * 1024;
     fclose(file);
     return sum;

@@ -15,10 +15,10 @@
 
 struct vcap_conf {
     char text[VCAP_CONF_BYTES_MAX + 1]; /* cut into strings in place */
-    uint32_t count;
     struct {
         const char *key, *value; /* blanks around both taken off */
     } pair[VCAP_CONF_KEYS_MAX];
+    uint32_t count;
 };
 
 /*

@@ -452,13 +452,29 @@ static void read_builtin(struct vcap_config *config, const struct option *option
         read_value(config, option, span_of(text, strlen(text)), unused, sizeof(unused));
 }
 
+/* Nothing set.  A list that is not set is never read: it stays untouched, pages of it. */
+static void clear(struct vcap_config *config)
+{
+    config->enable = VCAP_ENABLE_PASSIVE;
+    config->on_error = VCAP_ON_ERROR_DENY;
+    config->managed = VCAP_MANAGED_CHARGE;
+    config->context_bytes = 0;
+    config->ledger[0] = 0;
+    config->memory_set = config->host_memory_set = config->mps_set = false;
+    config->compute_percent = 0;
+    config->toolkit_bytes = 0;
+    config->toolkit_set = false;
+    config->log_level = (enum vcap_log_level)0;
+    config->log_file[0] = 0;
+}
+
 int vcap_config_read(struct vcap_config *config, const char *(*get)(const char *name, void *arg),
                      void *arg, char *why, size_t why_size)
 {
     char problem[SHOWN_SIZE + 200], shown[SHOWN_SIZE];
     int first_error = 0;
 
-    memset(config, 0, sizeof(*config));
+    clear(config);
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
         const struct option *option = &options[i];
         const char *text = get(option->name, arg);

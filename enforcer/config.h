@@ -43,26 +43,24 @@ struct vcap_entries {
     struct vcap_entry entry[VCAP_CONFIG_ENTRIES_MAX];
 };
 
-/* A list with <list>_set and no entry did not parse: it names every GPU with 0 bytes (ceiling.h).
+/*
+ * A list with <list>_set and no entry did not parse: it names every GPU with 0 bytes (ceiling.h).  One
+ * without <list>_set says nothing, whatever it holds.
  */
 struct vcap_config {
     enum vcap_enable enable;
     enum vcap_on_error on_error;
     enum vcap_managed managed;
-    uint64_t context_bytes;            /* VCAP_CONTEXT_AUTO, or a fixed charge per context */
-    char ledger[VCAP_CONFIG_PATH_MAX]; /* empty: not set */
-    struct vcap_entries memory;        /* VRAMCAP_MEMORY_MIB */
-    bool memory_set;
-    struct vcap_entries
-        host_memory; /* the same from the host's file; not read by vcap_config_read */
-    bool host_memory_set;
-    uint32_t compute_percent; /* 1 to 100; 0: no compute ceiling from here */
-    struct vcap_entries mps;  /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
-    bool mps_set;
-    uint64_t toolkit_bytes; /* NVIDIA_GPU_MEMORY_LIMIT */
-    bool toolkit_set;
     enum vcap_log_level log_level;
+    uint64_t context_bytes;   /* VCAP_CONTEXT_AUTO, or a fixed charge per context */
+    uint64_t toolkit_bytes;   /* NVIDIA_GPU_MEMORY_LIMIT */
+    uint32_t compute_percent; /* 1 to 100; 0: no compute ceiling from here */
+    bool memory_set, host_memory_set, mps_set, toolkit_set;
+    char ledger[VCAP_CONFIG_PATH_MAX];   /* empty: not set */
     char log_file[VCAP_CONFIG_PATH_MAX]; /* empty: stderr */
+    struct vcap_entries memory;          /* VRAMCAP_MEMORY_MIB */
+    struct vcap_entries mps;             /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
+    struct vcap_entries host_memory; /* memory from the host's file; not read by vcap_config_read */
 };
 
 /*

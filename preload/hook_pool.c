@@ -444,12 +444,12 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
             if (__builtin_expect(real.function == NULL, 0))                                        \
                 return CUDA_ERROR_NOT_SUPPORTED;                                                   \
             result = real.function arguments;                                                      \
-            vcap_ledger_follow_if_used();                                                          \
+            vcap_after_wait();                                                                     \
             return vcap_fault_seen(result, VCAP_ROW_##function);                                   \
         }                                                                                          \
         VCAP_ENTER(function, arguments);                                                           \
         result = real.function arguments;                                                          \
-        vcap_ledger_follow_if_used();                                                              \
+        vcap_after_wait();                                                                         \
         if (vcap_fault_seen(result, VCAP_ROW_##function) == CUDA_SUCCESS)                          \
             vcap_pools_settle(VCAP_ROW_##function);                                                \
         return result;                                                                             \

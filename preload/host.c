@@ -60,8 +60,11 @@ int vcap_host_read(struct vcap_host_word *word, char *why, size_t why_size)
 {
     int ledger, conf;
 
-    memset(word, 0, sizeof(*word));
+    /* file and said are read only where conf is true */
+    word->ledger = word->conf = false;
+    word->flags = 0;
     word->context_bytes = UINT64_MAX;
+    word->compute_percent = 0;
     ledger = read_ledger(word, why, why_size);
     if (ledger != 0) {
         word->ledger = true;

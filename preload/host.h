@@ -13,14 +13,15 @@
 #include "enforcer/ledger.h"
 #include "preload/preload.h"
 
+/* What most containers never need comes first: pages that stay untouched. */
 struct vcap_host_word {
+    struct vcap_config said; /* what the file says */
+    struct vcap_conf file;
+    bool conf;
     bool ledger;              /* at its well-known place */
     uint32_t flags;           /* of that ledger */
-    uint64_t context_bytes;   /* its least charge per context; UINT64_MAX: none */
     uint32_t compute_percent; /* 0: none */
-    bool conf;
-    struct vcap_conf file;
-    struct vcap_config said; /* what the file says */
+    uint64_t context_bytes;   /* its least charge per context; UINT64_MAX: none */
 };
 
 /*

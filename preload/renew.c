@@ -27,6 +27,7 @@
 #define LOOK_NS UINT64_C(10000000)
 
 __thread uint32_t vcap_small_charges __attribute__((tls_model("initial-exec")));
+__thread uint32_t vcap_waits __attribute__((tls_model("initial-exec")));
 
 /* Charges one live record in the present place, unless it is already. */
 static void charge_again(struct vcap_live *record, void *arg)
@@ -96,7 +97,7 @@ static int change_file(char *why, size_t why_size)
     }
     /* nobody begins anything in the former any more; who then waits for our mutex finds the new one */
     __atomic_store_n(&former->mine, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&vcap_process.ledger, l, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&vcap_ledger_word, l, __ATOMIC_SEQ_CST);
     vcap_host_take_over();
     book_again();
     note("file");

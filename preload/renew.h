@@ -1,8 +1,9 @@
 /*
  * A place in the ledger that is not this process's any more, and a ledger that is not the container's any
  * more.  The first is found at every charge (a word is compared); the second by looking at the path: at
- * every charge of VCAP_LOOK_BYTES and more, every VCAP_LOOK_EVERY smaller ones of a thread, every refusal,
- * synchronisation, context and question for free memory, though at most every 10 ms.
+ * every charge of VCAP_LOOK_BYTES and more, every VCAP_LOOK_EVERY smaller ones of a thread, every
+ * VCAP_LOOK_EVERY_WAIT synchronisations of a thread, every refusal, context and question for free memory,
+ * though at most every 10 ms.
  */
 #ifndef VRAMCAP_PRELOAD_RENEW_H
 #define VRAMCAP_PRELOAD_RENEW_H
@@ -15,6 +16,7 @@
 
 #define VCAP_LOOK_BYTES (UINT64_C(2) << 20)
 #define VCAP_LOOK_EVERY 64u
+#define VCAP_LOOK_EVERY_WAIT 16u
 
 /*
  * Is the file at the ledger's path still the one that is mapped?  If not, this process takes a slot in
@@ -34,6 +36,14 @@ static inline void vcap_ledger_follow_if_used(void)
 }
 
 extern __thread uint32_t vcap_small_charges __attribute__((tls_model("initial-exec")));
+extern __thread uint32_t vcap_waits __attribute__((tls_model("initial-exec")));
+
+/* After a call that waited: a program may do nothing else any more.  Most return from here at once. */
+static inline void vcap_after_wait(void)
+{
+    if (__builtin_expect(++vcap_waits % VCAP_LOOK_EVERY_WAIT == 0, 0))
+        vcap_ledger_follow_if_used();
+}
 
 /* Before a charge: the host's word and the file itself. */
 static inline void vcap_before_charge(uint64_t bytes)

@@ -106,6 +106,21 @@ static void small_charges_notice_it_too(void **state)
     child_kill(&a, SIGKILL);
 }
 
+static void a_program_that_only_waits_notices_it_too(void **state)
+{
+    const struct fixture *f = *state;
+    struct child a;
+
+    start(&a, f);
+    assert_int_equal(client_result(&a, "alloc 100m"), 0);
+    assert_int_equal(unlink(f->ledger), 0);
+    pass_a_look();
+    for (int i = 0; i < 16; i++)
+        assert_int_equal(client_result(&a, "sync"), 0);
+    assert_int_equal(ledger_charged(f->ledger, 0), 100 * MIB);
+    child_kill(&a, SIGKILL);
+}
+
 static void copy_over(const struct fixture *f)
 {
     static char bytes[1 << 16];
@@ -282,6 +297,7 @@ int main(void)
         TEST(a_process_follows_to_the_ledger_that_a_newcomer_made),
         TEST(what_is_freed_and_asked_afterwards_is_counted_in_the_new_one),
         TEST(small_charges_notice_it_too),
+        TEST(a_program_that_only_waits_notices_it_too),
         TEST(a_copy_in_its_place_is_joined_and_its_dead_slots_count_nothing),
         TEST(without_another_ledger_the_old_one_holds),
         TEST(a_process_that_lost_slot_and_file_is_not_denied_for_good),

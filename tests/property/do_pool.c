@@ -3,6 +3,7 @@
  */
 #include "tests/property/property.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static const char *const queries[] = {"cuMemPoolGetAttribute", "cuMemPoolTrimTo",
@@ -208,17 +209,17 @@ int do_free_async(struct actor *a)
     return 0;
 }
 
-/* What is captured costs nothing, and the capture outlives it. */
-int do_capture(struct actor *a)
+/* Whoever waits for a whole context spoils every capture on its streams: that is the driver's rule, and
+ * the threads share a context. */
+static pthread_rwlock_t whole_context = PTHREAD_RWLOCK_INITIALIZER;
+
+static int capture(struct actor *a, CUstream stream)
 {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
-    CUstream stream = a->context[0].stream;
     CUdeviceptr pointer = 0;
     CUgraph graph = NULL;
 
-    if (a->current != 0)
-        return 0;
     GOOD(api.cuStreamBeginCapture_v2(stream, modes[draw(a, 2)]));
     GOOD(api.cuMemAllocAsync(&pointer, (1 + draw(a, 64)) * MIB, stream));
     if (chance(a, 70))
@@ -228,12 +229,27 @@ int do_capture(struct actor *a)
     return 0;
 }
 
+/* What is captured costs nothing, and the capture outlives it. */
+int do_capture(struct actor *a)
+{
+    int rc;
+
+    if (a->current != 0)
+        return 0;
+    (void)pthread_rwlock_rdlock(&whole_context);
+    rc = capture(a, a->context[0].stream);
+    (void)pthread_rwlock_unlock(&whole_context);
+    return rc;
+}
+
 int do_synchronize(struct actor *a)
 {
     switch (draw(a, 4)) {
     case 0:
         arm(a, queries);
+        (void)pthread_rwlock_wrlock(&whole_context);
         api.cuCtxSynchronize();
+        (void)pthread_rwlock_unlock(&whole_context);
         break;
     case 1:
         GOOD(api.cuEventRecord(a->event, a->context[0].stream));
@@ -242,7 +258,9 @@ int do_synchronize(struct actor *a)
         break;
     case 2:
         arm(a, queries);
+        (void)pthread_rwlock_wrlock(&whole_context);
         api.cuCtxSynchronize_v2(here(a)->handle);
+        (void)pthread_rwlock_unlock(&whole_context);
         break;
     default:
         arm(a, queries);

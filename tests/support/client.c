@@ -3,24 +3,33 @@
  * standard input, one answer a line on standard output; an answer begins with the CUresult (a
  * number), "?" for a command that is not understood.  Ends with status 0 at `exit` or end of input.
  *
- *     init                                   RESULT
- *     ctx create DEVICE [1|2|3|4]            RESULT      cuCtxCreate of that ABI (2), becomes
- * current ctx destroy [1|2]                      RESULT      the current one ctx detach RESULT ctx
- * use NUMBER                         RESULT      contexts by order of creation, from 0 primary
- * retain DEVICE                  RESULT      becomes current primary release DEVICE [1|2] RESULT
- *     primary reset DEVICE [1|2]             RESULT
- *     alloc SIZE  alloc_v1 SIZE  managed SIZE    RESULT HANDLE      sizes in bytes or with k, m, g
- * behind pitch WIDTH HEIGHT                     RESULT HANDLE PITCH free HANDLE [v1|v2|async]
- * RESULT info [1|2]                             RESULT FREE TOTAL total DEVICE [1|2] RESULT TOTAL
- *     fill SIZE [linear|pitch|managed]       RESULT COUNT   allocates until refused; the last
- * result drop                                   RESULT COUNT   frees what fill took threads N SIZE
- * ROUNDS [linear|pitch|managed] RESULT GRANTED REFUSED   N threads allocate to the brim and free,
- *                                            ROUNDS times; RESULT is the first that was neither 0
- * nor 2 barrier FD                             0           waits until FD's other end is closed
- *     errno VALUE SIZE                       RESULT ERRNO   errno set to VALUE, one alloc, errno
- * after it fork COMMAND [; COMMAND ...]           the answers of the child, joined by "; " spawn IN
- * OUT                           0 PID       a forked child serves the FIFOs IN and OUT sleep
- * MILLISECONDS                     0 pid                                    0 PID exit
+ *     init                             RESULT
+ *     ctx create DEVICE [1|2|3|4]      RESULT                  cuCtxCreate of that ABI (2); now current
+ *     ctx destroy [1|2]                RESULT
+ *     ctx detach                       RESULT
+ *     ctx use NUMBER                   RESULT                  by order of creation, from 0
+ *     primary retain DEVICE            RESULT                  now current
+ *     primary release DEVICE [1|2]     RESULT
+ *     primary reset DEVICE [1|2]       RESULT
+ *     alloc SIZE                       RESULT HANDLE           sizes in bytes or with k, m, g
+ *     alloc_v1 SIZE                    RESULT HANDLE
+ *     managed SIZE                     RESULT HANDLE
+ *     pitch WIDTH HEIGHT               RESULT HANDLE PITCH
+ *     free HANDLE [v1|v2|async]        RESULT
+ *     info [1|2]                       RESULT FREE TOTAL
+ *     total DEVICE [1|2]               RESULT TOTAL
+ *     sync                             RESULT                  cuStreamSynchronize
+ *     fill SIZE [linear|pitch|managed] RESULT COUNT            until refused; the last result
+ *     drop                             RESULT COUNT            frees what fill took
+ *     threads N SIZE ROUNDS [KIND]     RESULT GRANTED REFUSED  N threads fill and free, ROUNDS
+ *                                                              times; first result not 0 or 2
+ *     barrier FD                       0                       waits for the end of FD
+ *     errno VALUE SIZE                 RESULT ERRNO            of an alloc with errno at VALUE
+ *     fork COMMAND [; COMMAND ...]     ANSWERS                 of the child, joined by "; "
+ *     spawn IN OUT                     0 PID                   a forked child serves the FIFOs
+ *     sleep MILLISECONDS               0
+ *     pid                              0 PID
+ *     exit
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -403,6 +412,8 @@ static bool execute(char *line, struct answer *a)
         return false;
     if (is(word[0], "init"))
         rc = (int)api.cuInit(0);
+    else if (is(word[0], "sync"))
+        rc = (int)api.cuStreamSynchronize(NULL);
     else if (is(word[0], "ctx"))
         rc = context_command(word);
     else if (is(word[0], "primary"))

@@ -153,6 +153,19 @@ static void no_source_is_no_ceiling(void **state)
     check_effective("1=4096", "1=1G", VCAP_NO_LIMIT, VCAP_LF_SOURCE_NONE);
 }
 
+static void what_an_unset_list_holds_says_nothing(void **state)
+{
+    struct vcap_config config;
+
+    (void)state;
+    memset(&config, 0xa5, sizeof(config));
+    config.memory_set = config.host_memory_set = config.mps_set = config.toolkit_set = false;
+    assert_true(vcap_ceiling_effective(&config, 0, uuid_a, false).bytes == VCAP_NO_LIMIT);
+    config.mps_set = true;
+    config.mps = list("0=5M", true);
+    assert_true(vcap_ceiling_effective(&config, 0, uuid_a, false).bytes == 5 * MIB);
+}
+
 static void a_list_that_did_not_parse_is_a_ceiling_of_nothing(void **state)
 {
     (void)state;
@@ -207,6 +220,7 @@ int main(void)
         cmocka_unit_test(no_entry_gives_the_value_for_none),
         cmocka_unit_test(the_lower_source_holds_and_is_named),
         cmocka_unit_test(no_source_is_no_ceiling),
+        cmocka_unit_test(what_an_unset_list_holds_says_nothing),
         cmocka_unit_test(a_list_that_did_not_parse_is_a_ceiling_of_nothing),
         cmocka_unit_test(mps_entries_for_gpus_out_of_sight_are_found),
     };

@@ -431,9 +431,8 @@ static void nothing_set_is_passive_with_every_default(void **state)
     assert_string_equal(config.ledger, "");
     assert_string_equal(config.log_file, "");
     assert_false(config.memory_set);
+    assert_false(config.host_memory_set);
     assert_false(config.mps_set);
-    assert_int_equal(config.memory.count, 0);
-    assert_int_equal(config.mps.count, 0);
     assert_string_equal(why_line, "");
 }
 
