@@ -154,6 +154,55 @@ static void row_processes(unsigned long count)
     printf("%.2f\n", (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
 }
 
+/*
+ * The floor of the row before: what the processor takes to move one word twice, with nothing else done.
+ * recorded: each process also writes a word of its own after a move and reads that of whoever moved the
+ * total before it, as the ledger must so that a process killed in between costs nobody a byte.
+ */
+static void floor_pairs(struct gate *shared, unsigned long me, bool recorded)
+{
+    uint64_t *total = (uint64_t *)(void *)((char *)shared + 4096);
+    uint64_t *own = total + 64; /* a cache line apart each */
+
+    for (unsigned long i = 0; i < 2ul * PAIRS_EACH; i++) {
+        uint64_t seen = __atomic_load_n(total, __ATOMIC_ACQUIRE), next;
+
+        do {
+            if (recorded)
+                (void)__atomic_load_n(&own[seen % 64 * 16], __ATOMIC_ACQUIRE);
+            next = ((seen >> 6) + (i % 2 == 0 ? 1 : (uint64_t)-1)) << 6 | me;
+        } while (!__atomic_compare_exchange_n(total, &seen, next, false, __ATOMIC_SEQ_CST,
+                                              __ATOMIC_ACQUIRE));
+        if (recorded)
+            __atomic_store_n(&own[me * 16], i, __ATOMIC_RELEASE);
+    }
+}
+
+static void row_floor(unsigned long count, bool recorded)
+{
+    const size_t bytes = 4096 + 64 * 16 * 8 + 4096;
+    struct gate *gate =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double begin;
+
+    if (gate == MAP_FAILED || count == 0 || count > 63)
+        bench_fail("floor 1..63", -1);
+    for (unsigned long i = 0; i < count; i++) {
+        if (!child())
+            continue;
+        __atomic_fetch_add(&gate->ready, 1, __ATOMIC_ACQ_REL);
+        wait_for(&gate->open, 1);
+        floor_pairs(gate, i, recorded);
+        _exit(0);
+    }
+    wait_for(&gate->ready, (uint32_t)count);
+    begin = bench_now_ns();
+    __atomic_store_n(&gate->open, 1, __ATOMIC_RELEASE);
+    for (unsigned long i = 0; i < count; i++)
+        (void)wait(NULL);
+    printf("%.2f\n", (bench_now_ns() - begin) * cores_for(count) / (double)(count * PAIRS_EACH));
+}
+
 /* ---- in a ledger that others live in ---- */
 
 /* count processes with a context and one allocation each, idle until this one ends. */
@@ -275,6 +324,8 @@ bool bench_crowd(const char *name, char **argument)
         row_threads(count);
     else if (strcmp(name, "processes") == 0)
         row_processes(count);
+    else if (strcmp(name, "floor") == 0 || strcmp(name, "floor-recorded") == 0)
+        row_floor(count, strcmp(name, "floor") != 0);
     else if (strcmp(name, "refusal") == 0)
         row_refusal(count, argument[0] == NULL || argument[1] == NULL
                                ? 2000

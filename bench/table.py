@@ -53,6 +53,8 @@ def rows():
         yield Row(f"alloc+free, {processes} processes, core ns", ["processes", str(processes)],
                   1.5 if processes > 1 else None, "own" if processes > 1 else "none", runs=3,
                   of="alloc+free, 1 processes, core ns")
+    for word, text in ("floor", "one word moved twice"), ("floor-recorded", "moved and recorded twice"):
+        yield Row(f"floor: {text}, 4 processes", [word, "4"], runs=3)
     yield Row("async alloc+free", ["async"], 250, "added")
     yield Row("VMM create+map+unmap+release", ["vmm"])
     yield Row("array create+destroy", ["array"])

@@ -19,8 +19,6 @@
 #include "enforcer/ledger_word.h"
 #include "enforcer/lock.h"
 
-#define SPINS 100
-
 static __thread uint32_t my_tid __attribute__((tls_model("initial-exec")));
 
 static inline uint32_t tid(void)
@@ -58,8 +56,8 @@ static __attribute__((noinline)) bool holder_is_gone(uintptr_t frame)
 static __attribute__((noinline)) void wait_for_row(struct vcap_ledger_local *local, uint32_t seen,
                                                    uint32_t spins)
 {
-    if (spins < SPINS) {
-        vcap_spin_pause();
+    if (spins < VCAP_LOCK_SPINS) {
+        vcap_stand_back(spins);
         return;
     }
     __atomic_fetch_add(&local->waiters, 1, __ATOMIC_SEQ_CST);
@@ -137,7 +135,7 @@ static inline int move_total(struct vcap_ledger *l, struct move *m, int64_t delt
     uint64_t *total = &l->gpus[m->gpu].total;
     uint32_t me = m->slot;
 
-    for (;;) {
+    for (unsigned tries = 0;; tries++) {
         uint64_t t = vcap_load(total);
         uint64_t units = vcap_lf_total_units(t);
 
@@ -159,6 +157,7 @@ static inline int move_total(struct vcap_ledger *l, struct move *m, int64_t delt
                                     "total below a release");
             return 0;
         }
+        vcap_stand_back(tries);
     }
 }
 
@@ -389,7 +388,7 @@ int vcap_ledger_charge_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, ui
             note_over(l, &m);
     }
     if (rc == 0) {
-        vcap_near_check(l, gpu);
+        vcap_near_after_charge(l, gpu, m.after_units);
         if (above != NULL)
             *above = m.above;
     }
@@ -409,7 +408,7 @@ bool vcap_ledger_try_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, uint
     if (units == 0 || units > VCAP_LF_UNITS_MAX ||
         charge_here(l, &m, units, (uintptr_t)__builtin_frame_address(0)) != 0)
         return false;
-    vcap_near_check(l, gpu);
+    vcap_near_after_charge(l, gpu, m.after_units);
     return true;
 }
 
@@ -437,7 +436,7 @@ int vcap_ledger_release_in(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, u
     else
         rc = -ESTALE;
     finish_row(l, mine, gpu, outer);
-    vcap_near_check(l, gpu);
+    vcap_near_after_release(l, gpu);
     return rc;
 }
 

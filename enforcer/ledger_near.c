@@ -6,19 +6,23 @@
 
 #include "enforcer/ledger_word.h"
 
-void vcap_near_cross(struct vcap_ledger *l, uint32_t gpu)
+void vcap_near_left(struct vcap_ledger *l, uint32_t gpu)
 {
-    uint64_t *near = &l->gpus[gpu].near;
+    uint64_t held = vcap_lf_total_units(vcap_load(&l->gpus[gpu].total));
+
+    if (held * 1000 < vcap_near_mark(l, gpu) * 9)
+        (void)vcap_cas(&l->gpus[gpu].near, 1, 0);
+}
+
+void vcap_near_reached(struct vcap_ledger *l, uint32_t gpu)
+{
     struct vcap_event event = {.kind = VCAP_LF_EVENT_NEAR, .gpu = gpu};
 
-    if (vcap_load(near) != 0) {
-        (void)vcap_cas(near, 1, 0);
-        return;
-    }
-    if (!vcap_cas(near, 0, 1))
+    if (!vcap_cas(&l->gpus[gpu].near, 0, 1))
         return;
     event.held = vcap_ledger_held(l, gpu);
     event.limit = vcap_ceiling_bytes(vcap_load(&l->gpus[gpu].ceiling));
     event.code = __atomic_load_n(&vcap_ledger_header(l)->near_percent, __ATOMIC_RELAXED);
     vcap_ledger_event(l, &event);
+    vcap_near_left(l, gpu); /* a release that came in between saw no mark to take back */
 }

@@ -1,34 +1,45 @@
 /*
  * The near-ceiling crossing: an event when what the container holds on a GPU reaches header.near_percent
  * of its ceiling, and none again before it was a tenth below that.  Asked after every move of a total, by
- * whoever made it, so the look is a few loads of words that hardly ever change.
+ * whoever made it: a charge can only cross upwards, a release only downwards, so that neither reads the
+ * total once more, whose cache line other processes want.
  */
 #ifndef VRAMCAP_ENFORCER_LEDGER_NEAR_H
 #define VRAMCAP_ENFORCER_LEDGER_NEAR_H
 
 #include "enforcer/ledger.h"
 
-/* Is there a crossing, one way or the other, that gpu.near does not show yet? */
-static inline bool vcap_near_moved(const struct vcap_ledger *l, uint32_t gpu)
+/* The mark, in hundredths of a unit; 0: there is none. */
+static inline uint64_t vcap_near_mark(const struct vcap_ledger *l, uint32_t gpu)
 {
-    const struct vcap_lf_gpu *row = &l->gpus[gpu];
     uint64_t percent = __atomic_load_n(&vcap_ledger_header(l)->near_percent, __ATOMIC_RELAXED);
-    uint64_t word = __atomic_load_n(&row->ceiling, __ATOMIC_RELAXED);
-    uint64_t held = vcap_lf_total_units(__atomic_load_n(&row->total, __ATOMIC_RELAXED));
-    uint64_t mark = vcap_lf_ceiling_units(word) * percent; /* 34 bits and 7 */
+    uint64_t word = __atomic_load_n(&l->gpus[gpu].ceiling, __ATOMIC_RELAXED);
 
-    if (__atomic_load_n(&row->near, __ATOMIC_RELAXED) != 0)
-        return held * 1000 < mark * 9;
-    return held * 100 >= mark && held != 0 && percent != 0 && word != 0;
+    return vcap_lf_ceiling_units(word) * percent; /* 34 bits and 7; of a word of 0, 0 */
+}
+
+static inline bool vcap_near_is_noted(const struct vcap_ledger *l, uint32_t gpu)
+{
+    return __atomic_load_n(&l->gpus[gpu].near, __ATOMIC_RELAXED) != 0;
 }
 
 /* Notes the crossing; the one who is first writes the event. */
-void vcap_near_cross(struct vcap_ledger *l, uint32_t gpu);
+void vcap_near_reached(struct vcap_ledger *l, uint32_t gpu);
+void vcap_near_left(struct vcap_ledger *l, uint32_t gpu);
 
-static inline void vcap_near_check(struct vcap_ledger *l, uint32_t gpu)
+/* units: the total that this process's charge made. */
+static inline void vcap_near_after_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t units)
 {
-    if (__builtin_expect(vcap_near_moved(l, gpu), 0))
-        vcap_near_cross(l, gpu);
+    uint64_t mark = vcap_near_mark(l, gpu);
+
+    if (__builtin_expect(units * 100 >= mark && mark != 0, 0) && !vcap_near_is_noted(l, gpu))
+        vcap_near_reached(l, gpu);
+}
+
+static inline void vcap_near_after_release(struct vcap_ledger *l, uint32_t gpu)
+{
+    if (__builtin_expect(vcap_near_is_noted(l, gpu), 0))
+        vcap_near_left(l, gpu);
 }
 
 #endif

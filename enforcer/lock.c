@@ -5,8 +5,6 @@
 
 #include "enforcer/kernel.h"
 
-#define SPINS 100
-
 void vcap_lock_wait(struct vcap_lock *lock)
 {
     bool counted = false;
@@ -17,8 +15,8 @@ void vcap_lock_wait(struct vcap_lock *lock)
         if (seen == 0 && __atomic_compare_exchange_n(&lock->word, &seen, 1, false, __ATOMIC_ACQUIRE,
                                                      __ATOMIC_RELAXED))
             break;
-        if (spins < SPINS) {
-            vcap_spin_pause();
+        if (spins < VCAP_LOCK_SPINS) {
+            vcap_stand_back(spins);
             continue;
         }
         if (!counted)

@@ -30,6 +30,24 @@ static inline void vcap_spin_pause(void)
 #endif
 }
 
+/*
+ * After the nth try in vain, from 0: longer each time, up to some microseconds.  Whoever tries again at
+ * once takes the cache line from the one that is about to let go or to move the word, and fails again.
+ */
+#define VCAP_BACK_FIRST 8u /* pauses, of some 10 to 50 ns each */
+#define VCAP_BACK_DOUBLED 3u
+
+static inline void vcap_stand_back(unsigned tries)
+{
+    unsigned pauses = VCAP_BACK_FIRST << (tries < VCAP_BACK_DOUBLED ? tries : VCAP_BACK_DOUBLED);
+
+    while (pauses-- > 0)
+        vcap_spin_pause();
+}
+
+/* Tries before a waiter sleeps. */
+#define VCAP_LOCK_SPINS 32
+
 void vcap_lock_wait(struct vcap_lock *lock);
 void vcap_lock_wake(uint32_t *word);
 
