@@ -7,6 +7,7 @@ Each release of clang-tidy has new checks; those of release 14 decide, another o
 and the test skips.
 """
 import concurrent.futures
+import functools
 import hashlib
 import json
 import os
@@ -35,14 +36,25 @@ def arguments(entry):
     return kept
 
 
-def look(tidy, version, root, cache, entry):
+@functools.lru_cache(maxsize=None)
+def settings(folder):
+    """The text of every .clang-tidy that holds for a folder's files."""
+    path = os.path.join(folder, ".clang-tidy")
+    above = os.path.dirname(folder)
+    text = settings(above) if above != folder else b""
+    if os.path.exists(path):
+        with open(path, "rb") as f:
+            text += f.read()
+    return text
+
+
+def look(tidy, version, cache, entry):
     """Returns the findings in one file, "" if there are none."""
     flags = arguments(entry)
     expanded = subprocess.run([os.environ.get("CC", "cc"), *flags, "-E", "-P", entry["file"]],
                               cwd=entry["directory"], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False).stdout
-    checks = subprocess.run([tidy, "--dump-config", entry["file"]], cwd=root,
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    checks = settings(os.path.dirname(entry["file"]))
     with open(entry["file"], "rb") as f:
         text = f.read()  # with the comments, for NOLINT is one
     key = hashlib.sha256(b"\0".join([version, checks, text, repr(flags).encode(), expanded]))
@@ -76,7 +88,7 @@ def main():
                    and not e["file"].startswith(build + os.sep)}
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for findings in pool.map(lambda e: look(tidy, version, root, cache, e), entries.values()):
+        for findings in pool.map(lambda e: look(tidy, version, cache, e), entries.values()):
             if findings:
                 failed += 1
                 print(findings.strip(), flush=True)
