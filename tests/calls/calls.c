@@ -493,6 +493,57 @@ static int refused(const struct call *call)
     return 0;
 }
 
+/* Does the ledger keep this call's fault: one event, and the process's own word? */
+static bool keeps_the_fault(const char *symbol, unsigned code)
+{
+    struct vcap_snapshot s;
+    bool event = false, word = false;
+
+    if (!ledger_read(getenv("VRAMCAP_LEDGER"), &s))
+        return false;
+    for (uint32_t i = 0; i < s.event_count; i++)
+        event = event || (s.events[i].kind == VCAP_LF_EVENT_FAULT && s.events[i].code == code &&
+                          strcmp(s.events[i].name, symbol) == 0);
+    for (uint32_t i = 0; i < s.process_count; i++)
+        word =
+            word || (s.processes[i].pid == (uint32_t)getpid() && s.processes[i].fault_code == code);
+    vcap_snapshot_free(&s);
+    return event && word && ledger_events(getenv("VRAMCAP_LEDGER"), VCAP_LF_EVENT_FAULT) == 1;
+}
+
+/* The driver answers with a fault that stays: the caller has it as it is, the ledger keeps it, and what was
+ * charged before is charged still. */
+static int faulted(const struct call *call)
+{
+    bool (*fail_next)(const char *, unsigned, int) =
+        (bool (*)(const char *, unsigned, int))(uintptr_t)dlsym(RTLD_DEFAULT, "vcapsim_fail");
+    CUresult result;
+    struct frame f;
+    uint64_t before;
+
+    /* a resolver runs nothing on a device, and before cuInit there is no place to keep a fault in */
+    if (call->rule == RULE_INIT || call->rule == RULE_RESOLVER)
+        return 0;
+    memset(&f, 0, sizeof(f));
+    result = prepare(call->rule, &f);
+    if (result != CUDA_SUCCESS || fail_next == NULL) {
+        fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
+        return 3;
+    }
+    before = held();
+    fail_next(call->symbol, 1, CUDA_ERROR_LAUNCH_FAILED);
+    result = call->make(&f);
+    if (result != CUDA_ERROR_LAUNCH_FAILED || held() != before ||
+        !keeps_the_fault(call->symbol, CUDA_ERROR_LAUNCH_FAILED)) {
+        fprintf(stderr, "%s faulted: gave %d, %s, the ledger changed by %lld\n", call->symbol,
+                (int)result,
+                keeps_the_fault(call->symbol, CUDA_ERROR_LAUNCH_FAILED) ? "kept" : "not kept",
+                (long long)held() - (long long)before);
+        return 1;
+    }
+    return 0;
+}
+
 static int make(const struct call *call)
 {
     struct frame f;
@@ -558,6 +609,8 @@ int calls_run(const char *symbol, const char *frame)
             continue;
         if (strcmp(frame, "refused") == 0)
             return refused(&calls[i]);
+        if (strcmp(frame, "faulted") == 0)
+            return faulted(&calls[i]);
         if (strcmp(frame, "thread") == 0)
             return in_thread(&calls[i]);
         if (strcmp(frame, "child") == 0)
