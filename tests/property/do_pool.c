@@ -208,8 +208,7 @@ int do_free_async(struct actor *a)
     return 0;
 }
 
-/* What is captured costs nothing, and the capture outlives it. */
-int do_capture(struct actor *a)
+static int capture(struct actor *a)
 {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
@@ -217,8 +216,6 @@ int do_capture(struct actor *a)
     CUdeviceptr pointer = 0;
     CUgraph graph = NULL;
 
-    if (a->current != 0)
-        return 0;
     GOOD(api.cuStreamBeginCapture_v2(stream, modes[draw(a, 2)]));
     GOOD(api.cuMemAllocAsync(&pointer, (1 + draw(a, 64)) * MIB, stream));
     if (chance(a, 70))
@@ -228,12 +225,29 @@ int do_capture(struct actor *a)
     return 0;
 }
 
+/* What is captured costs nothing, and the capture outlives it. */
+int do_capture(struct actor *a)
+{
+    int rc;
+
+    if (a->current != 0)
+        return 0;
+    pthread_rwlock_rdlock(&a->world->captures);
+    rc = capture(a);
+    pthread_rwlock_unlock(&a->world->captures);
+    return rc;
+}
+
 int do_synchronize(struct actor *a)
 {
+    pthread_rwlock_t *captures = &a->world->captures;
+
     switch (draw(a, 4)) {
     case 0:
+        pthread_rwlock_wrlock(captures);
         arm(a, queries);
         api.cuCtxSynchronize();
+        pthread_rwlock_unlock(captures);
         break;
     case 1:
         GOOD(api.cuEventRecord(a->event, a->context[0].stream));
@@ -241,8 +255,10 @@ int do_synchronize(struct actor *a)
         api.cuEventSynchronize(a->event);
         break;
     case 2:
+        pthread_rwlock_wrlock(captures);
         arm(a, queries);
         api.cuCtxSynchronize_v2(here(a)->handle);
+        pthread_rwlock_unlock(captures);
         break;
     default:
         arm(a, queries);

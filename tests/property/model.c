@@ -139,8 +139,7 @@ static uint64_t reserved_by_device(unsigned card)
     return reserved(pool) + graphs;
 }
 
-/* A reset ends it though it is still retained. */
-static bool primary_lives(unsigned card)
+bool primary_lives(unsigned card)
 {
     unsigned flags = 0;
     int active = 0;

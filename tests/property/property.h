@@ -112,6 +112,9 @@ struct world {
     struct thing *handed; /* from one thread to another */
     unsigned handed_count;
     pthread_mutex_t lock;
+    /* Held for reading by who captures, for writing by who waits for a whole context: the driver lets that
+     * spoil every capture in it. */
+    pthread_rwlock_t captures;
     int left, right; /* sockets to the neighbours; -1: none */
 };
 
@@ -139,6 +142,8 @@ void things_gone(struct actor *a, CUcontext context);
 /* A pointer of a pool is gone. */
 void pool_pointer_gone(struct thing *pool, uint64_t size);
 
+/* A reset ends a primary context though it is still retained. */
+bool primary_lives(unsigned card);
 /* What this process should be charged on a card now. */
 uint64_t model_bytes(struct world *w, unsigned card);
 uint64_t model_imported(struct world *w, unsigned card);
