@@ -244,6 +244,20 @@ uint64_t limits_model(const struct context *c)
     return sum;
 }
 
+/* What a failed reading hid may have no room when it is read: then the limit goes back to its first value. */
+static int limit_again(struct actor *a, struct context *c, unsigned i)
+{
+    CUresult result = api.cuCtxSetLimit(limits[i], c->value[i]);
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY &&
+        __atomic_load_n(&a->world->unread, __ATOMIC_RELAXED) != 0) {
+        c->value[i] = c->initial[i];
+        result = api.cuCtxSetLimit(limits[i], c->value[i]);
+    }
+    GOOD(result);
+    return 0;
+}
+
 /* Sets each limit to what it is: the hooks read it once more. */
 int limits_again(struct actor *a)
 {
@@ -252,7 +266,8 @@ int limits_again(struct actor *a)
 
         GOOD(api.cuCtxSetCurrent(c->handle));
         for (unsigned i = 0; i < LIMITS; i++)
-            GOOD(api.cuCtxSetLimit(limits[i], c->value[i]));
+            if (limit_again(a, c, i) != 0)
+                return 1;
     }
     GOOD(api.cuCtxSetCurrent(here(a)->handle));
     return 0;
