@@ -4,6 +4,8 @@
  */
 #include "preload/pool_settle.h"
 
+#include "enforcer/ledger_format.h"
+#include "enforcer/rules.h"
 #include "preload/charge.h"
 #include "preload/relaxed.h"
 
@@ -71,8 +73,11 @@ static void judge(const struct vcap_pool *pool, const struct reading *r,
 
     if (!r->valid && nothing_taken && call->bookings == pool->bookings)
         *least = *most = now > call->reserved ? now - call->reserved : 0;
-    else if (!r->valid)
-        *least = *most = now;
+    else if (
+        !r->valid) /* one that had no room reserved may have grown the pool by what it asked for */
+        *least = *most = now + (call != NULL && !nothing_taken && call->reserved == 0
+                                    ? vcap_round_up(call->bytes, VCAP_LF_UNIT_BYTES)
+                                    : 0);
     else if (r->exact)
         *least = *most = r->bytes;
     else if (!r->latest)

@@ -148,21 +148,28 @@ bool primary_lives(unsigned card)
            active != 0;
 }
 
-/* For whoever looks into a failure: PROPERTY_TRACE=1 writes the pools after each step. */
+/* For whoever looks into a failure: PROPERTY_TRACE=FILE has the pools after each step. */
 void trace(struct actor *a, uint64_t ledger, uint64_t model, unsigned card)
 {
-    fprintf(stderr,
+    static FILE *to;
+
+    if (to == NULL)
+        to = fopen(getenv("PROPERTY_TRACE"), "a");
+    if (to == NULL)
+        return;
+    fprintf(to,
             "%llu %s card %u ledger %llu model %llu devices %llu:", (unsigned long long)a->steps,
             a->doing, card, (unsigned long long)ledger, (unsigned long long)model,
             (unsigned long long)reserved_by_device(card));
     for (const struct thing *t = a->things; t != NULL; t = t->next)
         if (t->kind == POOL && t->card == card)
-            fprintf(
-                stderr, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
-                (unsigned long long)(t->destroyed ? 0
-                                                  : reserved((CUmemoryPool)(uintptr_t)t->number)),
-                (unsigned long long)t->live);
-    fprintf(stderr, "\n");
+            fprintf(to, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
+                    (unsigned long long)(t->destroyed
+                                             ? 0
+                                             : reserved((CUmemoryPool)(uintptr_t)t->number)),
+                    (unsigned long long)t->live);
+    fprintf(to, "\n");
+    fflush(to);
 }
 
 static uint64_t cost_of(const struct thing *t)
