@@ -61,6 +61,7 @@ int do_pool_destroy(struct actor *a)
 
     if (pool == NULL || lends(a, pool))
         return 0;
+    pool->size = pool_reserved((CUmemoryPool)(uintptr_t)pool->number);
     arm(a, calls);
     result = api.cuMemPoolDestroy((CUmemoryPool)(uintptr_t)pool->number);
     hit = struck(a);

@@ -118,7 +118,7 @@ bool room_for(struct actor *a, uint64_t bytes)
     return sum <= a->world->quota;
 }
 
-static uint64_t reserved(CUmemoryPool pool)
+uint64_t pool_reserved(CUmemoryPool pool)
 {
     cuuint64_t bytes = 0;
 
@@ -136,7 +136,7 @@ static uint64_t reserved_by_device(unsigned card)
         api.cuDeviceGetGraphMemAttribute((CUdevice)card, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
                                          &graphs) != CUDA_SUCCESS)
         return UINT64_MAX / 4;
-    return reserved(pool) + graphs;
+    return pool_reserved(pool) + graphs;
 }
 
 bool primary_lives(unsigned card)
@@ -166,7 +166,7 @@ void trace(struct actor *a, uint64_t ledger, uint64_t model, unsigned card)
             fprintf(to, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
                     (unsigned long long)(t->destroyed
                                              ? 0
-                                             : reserved((CUmemoryPool)(uintptr_t)t->number)),
+                                             : pool_reserved((CUmemoryPool)(uintptr_t)t->number)),
                     (unsigned long long)t->live);
     fprintf(to, "\n");
     fflush(to);
@@ -176,7 +176,7 @@ static uint64_t cost_of(const struct thing *t)
 {
     if (t->kind != POOL)
         return t->bytes;
-    return t->destroyed ? t->live : reserved((CUmemoryPool)(uintptr_t)t->number);
+    return t->destroyed ? t->live : pool_reserved((CUmemoryPool)(uintptr_t)t->number);
 }
 
 uint64_t model_bytes(struct world *w, unsigned card)
@@ -204,7 +204,7 @@ uint64_t model_slack(struct world *w)
 
     for (unsigned n = 0; n < w->threads; n++)
         for (const struct thing *t = actors[n].things; t != NULL; t = t->next)
-            sum += t->kind == POOL && t->destroyed ? t->pointers * 4 * MIB : 0;
+            sum += t->kind == POOL && t->destroyed && t->size > t->live ? t->size - t->live : 0;
     return sum;
 }
 

@@ -52,7 +52,7 @@ struct thing {
     CUcontext context;  /* goes with it; NULL: with none */
     uint64_t bytes;     /* what it costs by itself */
     uint64_t imported;  /* what it shows of another's */
-    uint64_t size;      /* as asked for */
+    uint64_t size;      /* as asked for; a destroyed pool: what it had reserved */
     uint64_t number;    /* pointer, handle, or the address of an object */
     struct thing *home; /* the pool of a pointer */
     /* a pool: what its live pointers sum up to, rounded each, and whether it is destroyed */
@@ -139,6 +139,7 @@ struct context *here(struct actor *a);          /* the current context */
 bool room_for(struct actor *a, uint64_t bytes); /* in this actor's quota */
 /* The context is gone: what belongs to it is. */
 void things_gone(struct actor *a, CUcontext context);
+uint64_t pool_reserved(CUmemoryPool pool); /* by the driver */
 /* A pointer of a pool is gone. */
 void pool_pointer_gone(struct thing *pool, uint64_t size);
 
