@@ -16,7 +16,6 @@
 #include "enforcer/log.h"
 #include "preload/account.h"
 #include "preload/context.h"
-#include "preload/fault.h"
 #include "preload/graph.h"
 #include "preload/pool.h"
 #include "preload/renew.h"
@@ -324,7 +323,7 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
 
     if (!c->active)
         return result;
-    if (vcap_fault_seen(result, c->row) != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS) {
         release(c->device, c->bytes, c->mine);
         if (result == CUDA_ERROR_OUT_OF_MEMORY)
             vcap_device_full(c->device, c->ordinal, c->row, c->bytes);

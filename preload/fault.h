@@ -24,12 +24,16 @@ static inline void vcap_release_seen(CUresult result, bool ours, unsigned row)
         vcap_bad_release_note(row);
 }
 
-/* Behind a driver call: hands its result on. */
+/* Hands a driver call's result on. */
 static inline CUresult vcap_fault_seen(CUresult result, unsigned row)
 {
     if (__builtin_expect(result != CUDA_SUCCESS, 0))
         vcap_fault_note(result, row);
     return result;
 }
+
+/* How a hook makes the program's own call, with its arguments behind the name.  What a hook asks on its own
+ * account, or gives back, goes to real.X: its result is not the program's. */
+#define VCAP_CALL(function, ...) vcap_fault_seen(real.function(__VA_ARGS__), VCAP_ROW_##function)
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "preload/array_format.h"
 #include "preload/charge.h"
+#include "preload/fault.h"
 
 static CUresult give_back_array(uint64_t handle)
 {
@@ -85,7 +86,7 @@ CUresult CUDAAPI cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 
 
     VCAP_ENTER(cuArrayCreate, (pHandle, pAllocateArray));
     CREATE(cuArrayCreate, pHandle, cost_2d_v1(pAllocateArray), VCAP_LIVE_ARRAY, give_back_array,
-           real.cuArrayCreate(pHandle != NULL ? &handle : NULL, pAllocateArray));
+           VCAP_CALL(cuArrayCreate, pHandle != NULL ? &handle : NULL, pAllocateArray));
 }
 
 CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
@@ -94,7 +95,7 @@ CUresult CUDAAPI cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR 
 
     VCAP_ENTER(cuArrayCreate_v2, (pHandle, pAllocateArray));
     CREATE(cuArrayCreate_v2, pHandle, cost_2d(pAllocateArray), VCAP_LIVE_ARRAY, give_back_array,
-           real.cuArrayCreate_v2(pHandle != NULL ? &handle : NULL, pAllocateArray));
+           VCAP_CALL(cuArrayCreate_v2, pHandle != NULL ? &handle : NULL, pAllocateArray));
 }
 
 CUresult CUDAAPI cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray)
@@ -103,7 +104,7 @@ CUresult CUDAAPI cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR
 
     VCAP_ENTER(cuArray3DCreate, (pHandle, pAllocateArray));
     CREATE(cuArray3DCreate, pHandle, cost_3d_v1(pAllocateArray), VCAP_LIVE_ARRAY, give_back_array,
-           real.cuArray3DCreate(pHandle != NULL ? &handle : NULL, pAllocateArray));
+           VCAP_CALL(cuArray3DCreate, pHandle != NULL ? &handle : NULL, pAllocateArray));
 }
 
 CUresult CUDAAPI cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
@@ -114,7 +115,7 @@ CUresult CUDAAPI cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIP
     CREATE(cuArray3DCreate_v2, pHandle,
            pAllocateArray == NULL ? 0 : vcap_array_cost(pAllocateArray, 1), VCAP_LIVE_ARRAY,
            give_back_array,
-           real.cuArray3DCreate_v2(pHandle != NULL ? &handle : NULL, pAllocateArray));
+           VCAP_CALL(cuArray3DCreate_v2, pHandle != NULL ? &handle : NULL, pAllocateArray));
 }
 
 CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
@@ -127,8 +128,8 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
     CREATE(cuMipmappedArrayCreate, pHandle,
            pMipmappedArrayDesc == NULL ? 0 : vcap_array_cost(pMipmappedArrayDesc, numMipmapLevels),
            VCAP_LIVE_MIPMAP, give_back_mipmap,
-           real.cuMipmappedArrayCreate(pHandle != NULL ? &handle : NULL, pMipmappedArrayDesc,
-                                       numMipmapLevels));
+           VCAP_CALL(cuMipmappedArrayCreate, pHandle != NULL ? &handle : NULL, pMipmappedArrayDesc,
+                     numMipmapLevels));
 }
 
 CUresult CUDAAPI cuArrayDestroy(CUarray hArray)
@@ -138,7 +139,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray hArray)
 
     VCAP_ENTER(cuArrayDestroy, (hArray));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_ARRAY, (uint64_t)(uintptr_t)hArray), &record);
-    return vcap_release_end(real.cuArrayDestroy(hArray), ours, &record);
+    return vcap_release_end(VCAP_CALL(cuArrayDestroy, hArray), ours, &record);
 }
 
 CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
@@ -149,5 +150,5 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
     VCAP_ENTER(cuMipmappedArrayDestroy, (hMipmappedArray));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_MIPMAP, (uint64_t)(uintptr_t)hMipmappedArray),
                           &record);
-    return vcap_release_end(real.cuMipmappedArrayDestroy(hMipmappedArray), ours, &record);
+    return vcap_release_end(VCAP_CALL(cuMipmappedArrayDestroy, hMipmappedArray), ours, &record);
 }

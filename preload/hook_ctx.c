@@ -10,6 +10,7 @@
 #include "preload/charge.h"
 #include "preload/compute.h"
 #include "preload/context.h"
+#include "preload/fault.h"
 #include "preload/graph.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
@@ -74,14 +75,15 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
 CUresult CUDAAPI cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     VCAP_ENTER(cuCtxCreate, (pctx, flags, dev));
-    CREATE(cuCtxCreate, pctx, dev, real.cuCtxCreate(pctx != NULL ? &context : NULL, flags, dev));
+    CREATE(cuCtxCreate, pctx, dev,
+           VCAP_CALL(cuCtxCreate, pctx != NULL ? &context : NULL, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     VCAP_ENTER(cuCtxCreate_v2, (pctx, flags, dev));
     CREATE(cuCtxCreate_v2, pctx, dev,
-           real.cuCtxCreate_v2(pctx != NULL ? &context : NULL, flags, dev));
+           VCAP_CALL(cuCtxCreate_v2, pctx != NULL ? &context : NULL, flags, dev));
 }
 
 /*
@@ -111,7 +113,7 @@ static CUresult create_v3(CUcontext *pctx, CUexecAffinityParam *params, int coun
                           unsigned int flags, CUdevice dev)
 {
     CREATE(cuCtxCreate_v3, pctx, dev,
-           real.cuCtxCreate_v3(pctx != NULL ? &context : NULL, params, count, flags, dev));
+           VCAP_CALL(cuCtxCreate_v3, pctx != NULL ? &context : NULL, params, count, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
@@ -131,7 +133,7 @@ static CUresult create_v4(CUcontext *pctx, CUctxCreateParams *params, unsigned i
                           CUdevice dev)
 {
     CREATE(cuCtxCreate_v4, pctx, dev,
-           real.cuCtxCreate_v4(pctx != NULL ? &context : NULL, params, flags, dev));
+           VCAP_CALL(cuCtxCreate_v4, pctx != NULL ? &context : NULL, params, flags, dev));
 }
 
 CUresult CUDAAPI cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
@@ -159,14 +161,14 @@ CUresult CUDAAPI cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice dev
 {
     VCAP_ENTER(cuGLCtxCreate, (pCtx, Flags, device_));
     CREATE(cuGLCtxCreate, pCtx, device_,
-           real.cuGLCtxCreate(pCtx != NULL ? &context : NULL, Flags, device_));
+           VCAP_CALL(cuGLCtxCreate, pCtx != NULL ? &context : NULL, Flags, device_));
 }
 
 CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device_)
 {
     VCAP_ENTER(cuGLCtxCreate_v2, (pCtx, Flags, device_));
     CREATE(cuGLCtxCreate_v2, pCtx, device_,
-           real.cuGLCtxCreate_v2(pCtx != NULL ? &context : NULL, Flags, device_));
+           VCAP_CALL(cuGLCtxCreate_v2, pCtx != NULL ? &context : NULL, Flags, device_));
 }
 
 CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device_,
@@ -174,8 +176,8 @@ CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice 
 {
     VCAP_ENTER(cuVDPAUCtxCreate, (pCtx, flags, device_, vdpDevice, vdpGetProcAddress));
     CREATE(cuVDPAUCtxCreate, pCtx, device_,
-           real.cuVDPAUCtxCreate(pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
-                                 vdpGetProcAddress));
+           VCAP_CALL(cuVDPAUCtxCreate, pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
+                     vdpGetProcAddress));
 }
 
 CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device_,
@@ -183,8 +185,8 @@ CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevi
 {
     VCAP_ENTER(cuVDPAUCtxCreate_v2, (pCtx, flags, device_, vdpDevice, vdpGetProcAddress));
     CREATE(cuVDPAUCtxCreate_v2, pCtx, device_,
-           real.cuVDPAUCtxCreate_v2(pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
-                                    vdpGetProcAddress));
+           VCAP_CALL(cuVDPAUCtxCreate_v2, pCtx != NULL ? &context : NULL, flags, device_, vdpDevice,
+                     vdpGetProcAddress));
 }
 
 /* Pools keep their memory; the next synchronise looks whether they gave some back. */
@@ -202,7 +204,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx)
 
     VCAP_ENTER(cuCtxDestroy_v2, (ctx));
     before = vcap_live_sweep_begin();
-    result = real.cuCtxDestroy_v2(ctx);
+    result = VCAP_CALL(cuCtxDestroy_v2, ctx);
     if (result == CUDA_SUCCESS)
         context_gone(ctx, before);
     return result;
@@ -215,7 +217,7 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext ctx)
 
     VCAP_ENTER(cuCtxDestroy, (ctx));
     before = vcap_live_sweep_begin();
-    result = real.cuCtxDestroy(ctx);
+    result = VCAP_CALL(cuCtxDestroy, ctx);
     if (result == CUDA_SUCCESS)
         context_gone(ctx, before);
     return result;
@@ -231,7 +233,7 @@ CUresult CUDAAPI cuCtxDetach(CUcontext ctx)
 
     VCAP_ENTER(cuCtxDetach, (ctx));
     before = vcap_live_sweep_begin();
-    result = real.cuCtxDetach(ctx);
+    result = VCAP_CALL(cuCtxDetach, ctx);
     if (result == CUDA_SUCCESS && vcap_own.cuCtxGetCurrent != NULL &&
         vcap_own.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != ctx)
         context_gone(ctx, before);
@@ -325,7 +327,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
         result = retain_begin(dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuDevicePrimaryCtxRetain(pctx != NULL ? &context : NULL, dev);
+    result = VCAP_CALL(cuDevicePrimaryCtxRetain, pctx != NULL ? &context : NULL, dev);
     if (priced)
         retain_end(result, context, VCAP_CONTEXT_PRIMARY, dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
@@ -372,7 +374,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxRelease_v2, (dev));
     before = vcap_live_sweep_begin();
-    return primary_released(real.cuDevicePrimaryCtxRelease_v2(dev), dev, before,
+    return primary_released(VCAP_CALL(cuDevicePrimaryCtxRelease_v2, dev), dev, before,
                             VCAP_ROW_cuDevicePrimaryCtxRelease_v2);
 }
 
@@ -382,7 +384,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxRelease, (dev));
     before = vcap_live_sweep_begin();
-    return primary_released(real.cuDevicePrimaryCtxRelease(dev), dev, before,
+    return primary_released(VCAP_CALL(cuDevicePrimaryCtxRelease, dev), dev, before,
                             VCAP_ROW_cuDevicePrimaryCtxRelease);
 }
 
@@ -399,7 +401,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxReset_v2, (dev));
     before = vcap_live_sweep_begin();
-    return primary_reset(real.cuDevicePrimaryCtxReset_v2(dev), dev, before,
+    return primary_reset(VCAP_CALL(cuDevicePrimaryCtxReset_v2, dev), dev, before,
                          VCAP_ROW_cuDevicePrimaryCtxReset_v2);
 }
 
@@ -409,7 +411,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev)
 
     VCAP_ENTER(cuDevicePrimaryCtxReset, (dev));
     before = vcap_live_sweep_begin();
-    return primary_reset(real.cuDevicePrimaryCtxReset(dev), dev, before,
+    return primary_reset(VCAP_CALL(cuDevicePrimaryCtxReset, dev), dev, before,
                          VCAP_ROW_cuDevicePrimaryCtxReset);
 }
 
@@ -430,7 +432,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUd
         result = retain_begin(dev, VCAP_ROW_cuGreenCtxCreate);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuGreenCtxCreate(phCtx != NULL ? &green : NULL, desc, dev, flags);
+    result = VCAP_CALL(cuGreenCtxCreate, phCtx != NULL ? &green : NULL, desc, dev, flags);
     if (priced)
         retain_end(result, (CUcontext)(void *)green, VCAP_CONTEXT_GREEN, dev,
                    VCAP_ROW_cuGreenCtxCreate);
@@ -449,7 +451,7 @@ CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
     CUresult result;
 
     VCAP_ENTER(cuCtxFromGreenCtx, (pContext, hCtx));
-    result = real.cuCtxFromGreenCtx(pContext != NULL ? &context : NULL, hCtx);
+    result = VCAP_CALL(cuCtxFromGreenCtx, pContext != NULL ? &context : NULL, hCtx);
     dev = result == CUDA_SUCCESS ? vcap_context_ordinal((CUcontext)(void *)hCtx) : -1;
     if (dev >= 0)
         vcap_context_enter(context, dev, VCAP_CONTEXT_PRIMARY, 0);
@@ -465,7 +467,7 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx hCtx)
 
     VCAP_ENTER(cuGreenCtxDestroy, (hCtx));
     before = vcap_live_sweep_begin();
-    result = real.cuGreenCtxDestroy(hCtx);
+    result = VCAP_CALL(cuGreenCtxDestroy, hCtx);
     /* whose it was is not asked: where the primary context lives nothing is given back */
     for (CUdevice dev = 0; result == CUDA_SUCCESS && dev < VCAP_DEVICES_MAX; dev++)
         if (__atomic_load_n(&vcap_process.device[dev].state, __ATOMIC_ACQUIRE) == 1 &&

@@ -5,6 +5,7 @@
  */
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/fault.h"
 
 static CUresult give_back(uint64_t external)
 {
@@ -24,7 +25,8 @@ CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *extMem_out,
     result = vcap_charge_begin(&c, VCAP_ROW_cuImportExternalMemory, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuImportExternalMemory(extMem_out != NULL ? &external : NULL, memHandleDesc);
+    result =
+        VCAP_CALL(cuImportExternalMemory, extMem_out != NULL ? &external : NULL, memHandleDesc);
     result =
         vcap_charge_end_as(&c, result, VCAP_LIVE_EXTERNAL, (uintptr_t)external, bytes, give_back);
     if (result == CUDA_SUCCESS && extMem_out != NULL)
@@ -39,5 +41,5 @@ CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory extMem)
 
     VCAP_ENTER(cuDestroyExternalMemory, (extMem));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_EXTERNAL, (uintptr_t)extMem), &record);
-    return vcap_release_end(real.cuDestroyExternalMemory(extMem), ours, &record);
+    return vcap_release_end(VCAP_CALL(cuDestroyExternalMemory, extMem), ours, &record);
 }

@@ -27,16 +27,16 @@ CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph,
                                     CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
     VCAP_ENTER(cuGraphInstantiate, (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
-    INSTANTIATE(real.cuGraphInstantiate(phGraphExec != NULL ? &made : NULL, hGraph, phErrorNode,
-                                        logBuffer, bufferSize));
+    INSTANTIATE(VCAP_CALL(cuGraphInstantiate, phGraphExec != NULL ? &made : NULL, hGraph,
+                          phErrorNode, logBuffer, bufferSize));
 }
 
 CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph,
                                        CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
     VCAP_ENTER(cuGraphInstantiate_v2, (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
-    INSTANTIATE(real.cuGraphInstantiate_v2(phGraphExec != NULL ? &made : NULL, hGraph, phErrorNode,
-                                           logBuffer, bufferSize));
+    INSTANTIATE(VCAP_CALL(cuGraphInstantiate_v2, phGraphExec != NULL ? &made : NULL, hGraph,
+                          phErrorNode, logBuffer, bufferSize));
 }
 
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -44,7 +44,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph h
 {
     VCAP_ENTER(cuGraphInstantiateWithFlags, (phGraphExec, hGraph, flags));
     INSTANTIATE(
-        real.cuGraphInstantiateWithFlags(phGraphExec != NULL ? &made : NULL, hGraph, flags));
+        VCAP_CALL(cuGraphInstantiateWithFlags, phGraphExec != NULL ? &made : NULL, hGraph, flags));
 }
 
 /* With the upload flag this is an upload as well. */
@@ -62,7 +62,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph h
         result = vcap_graph_run_begin(VCAP_ROW_##function, &needs, false);                         \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
-    result = real.function(phGraphExec != NULL ? &made : NULL, hGraph, instantiateParams);         \
+    result = VCAP_CALL(function, phGraphExec != NULL ? &made : NULL, hGraph, instantiateParams);   \
     if (result == CUDA_SUCCESS)                                                                    \
         vcap_graph_enter(made, &needs);                                                            \
     if (upload)                                                                                    \
@@ -94,13 +94,13 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUg
     VCAP_ENTER(function, (hGraphExec, hStream));                                                   \
     if (!vcap_graph_needs_of(hGraphExec, &needs, &mapped) ||                                       \
         vcap_stream_doing(plain_stream) == VCAP_STREAM_CAPTURING)                                  \
-        return vcap_fault_seen(real.function(hGraphExec, hStream), VCAP_ROW_##function);           \
+        return VCAP_CALL(function, hGraphExec, hStream);                                           \
     result = vcap_graph_run_begin(VCAP_ROW_##function, &needs, mapped);                            \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
-    result = real.function(hGraphExec, hStream);                                                   \
+    result = VCAP_CALL(function, hGraphExec, hStream);                                             \
     vcap_graph_run_end(VCAP_ROW_##function, hGraphExec, &needs, result);                           \
-    return vcap_fault_seen(result, VCAP_ROW_##function)
+    return result
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 {
@@ -130,7 +130,7 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device)
 
     VCAP_ENTER(cuDeviceGraphMemTrim, (device));
     vcap_graph_change_begin(device);
-    result = real.cuDeviceGraphMemTrim(device);
+    result = VCAP_CALL(cuDeviceGraphMemTrim, device);
     vcap_graph_change_end(device, VCAP_ROW_cuDeviceGraphMemTrim, result == CUDA_SUCCESS);
     return result;
 }
@@ -147,7 +147,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec)
     for (CUdevice at = 0; ours && at < VCAP_DEVICES_MAX; at++)
         if (needs.largest[at] != 0)
             vcap_graph_change_begin(at);
-    result = real.cuGraphExecDestroy(hGraphExec);
+    result = VCAP_CALL(cuGraphExecDestroy, hGraphExec);
     for (CUdevice at = 0; ours && at < VCAP_DEVICES_MAX; at++)
         if (needs.largest[at] != 0)
             vcap_graph_change_end(at, VCAP_ROW_cuGraphExecDestroy, false);

@@ -50,9 +50,9 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult result;
 
     VCAP_ENTER(cuMemGetInfo_v2, (free, total));
-    result = real.cuMemGetInfo_v2(free != NULL ? &driver_free : NULL,
-                                  total != NULL ? &driver_total : NULL);
-    if (vcap_fault_seen(result, VCAP_ROW_cuMemGetInfo_v2) != CUDA_SUCCESS)
+    result = VCAP_CALL(cuMemGetInfo_v2, free != NULL ? &driver_free : NULL,
+                       total != NULL ? &driver_total : NULL);
+    if (result != CUDA_SUCCESS)
         return result;
     if (vcap_mode_now() == VCAP_MODE_DENY) {
         driver_free = 0;
@@ -74,8 +74,8 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free, unsigned int *total)
     CUresult result;
 
     VCAP_ENTER(cuMemGetInfo, (free, total));
-    result =
-        real.cuMemGetInfo(free != NULL ? &driver_free : NULL, total != NULL ? &driver_total : NULL);
+    result = VCAP_CALL(cuMemGetInfo, free != NULL ? &driver_free : NULL,
+                       total != NULL ? &driver_total : NULL);
     if (result != CUDA_SUCCESS)
         return result;
     if (vcap_mode_now() == VCAP_MODE_DENY) {
@@ -106,7 +106,7 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
     CUresult result;
 
     VCAP_ENTER(cuDeviceTotalMem_v2, (bytes, dev));
-    result = real.cuDeviceTotalMem_v2(bytes != NULL ? &total : NULL, dev);
+    result = VCAP_CALL(cuDeviceTotalMem_v2, bytes != NULL ? &total : NULL, dev);
     if (result == CUDA_SUCCESS && bytes != NULL)
         *bytes = total_under_ceiling(dev, total);
     return result;
@@ -118,7 +118,7 @@ CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
     CUresult result;
 
     VCAP_ENTER(cuDeviceTotalMem, (bytes, dev));
-    result = real.cuDeviceTotalMem(bytes != NULL ? &total : NULL, dev);
+    result = VCAP_CALL(cuDeviceTotalMem, bytes != NULL ? &total : NULL, dev);
     if (result == CUDA_SUCCESS && bytes != NULL)
         *bytes = (unsigned int)total_under_ceiling(dev, total);
     return result;

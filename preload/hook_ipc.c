@@ -8,6 +8,7 @@
 
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/fault.h"
 #include "preload/share.h"
 
 /* Opens and closes against each other, where one changes `opens` and takes or enters a record.  A record of
@@ -33,7 +34,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     CUresult result;
 
     VCAP_ENTER(cuIpcGetMemHandle, (pHandle, dptr));
-    result = real.cuIpcGetMemHandle(pHandle, dptr);
+    result = VCAP_CALL(cuIpcGetMemHandle, pHandle, dptr);
     if (result == CUDA_SUCCESS && vcap_own.cuMemGetAddressRange_v2 != NULL &&
         vcap_own.cuMemGetAddressRange_v2(&base, &size, dptr) == CUDA_SUCCESS)
         vcap_export_note(base, size, vcap_export_hash(pHandle, sizeof(*pHandle)));
@@ -104,7 +105,7 @@ static CUresult opened(unsigned row, CUdeviceptr pointer, const CUipcMemHandle *
     VCAP_ENTER(function, (pdptr, handle, Flags));                                                  \
     if (vcap_mode_now() == VCAP_MODE_DENY)                                                         \
         return vcap_deny(VCAP_ROW_##function);                                                     \
-    result = real.function(pdptr != NULL ? &pointer : NULL, handle, Flags);                        \
+    result = VCAP_CALL(function, pdptr != NULL ? &pointer : NULL, handle, Flags);                  \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
     result = opened(VCAP_ROW_##function, pointer, &handle);                                        \
@@ -136,7 +137,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr)
     vcap_live_with(key_of(dptr), one_less, &last);
     ours = last && vcap_live_take(key_of(dptr), &record);
     pthread_mutex_unlock(&lock);
-    result = real.cuIpcCloseMemHandle(dptr);
+    result = VCAP_CALL(cuIpcCloseMemHandle, dptr);
     if (result == CUDA_SUCCESS) {
         if (ours)
             vcap_record_release(&record);

@@ -19,6 +19,7 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/context.h"
+#include "preload/fault.h"
 #include "preload/graph.h"
 #include "preload/live.h"
 #include "preload/pool.h"
@@ -250,7 +251,7 @@ static bool settle(struct limits *l, CUlimit limit, bool force)
 
 static CUresult ask(struct limits *l, CUlimit limit, size_t value)
 {
-    CUresult result = real.cuCtxSetLimit(limit, value);
+    CUresult result = VCAP_CALL(cuCtxSetLimit, limit, value);
 
     pthread_mutex_lock(&lock);
     l->limit[limit].sequence++;
@@ -265,7 +266,7 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
 
     result = vcap_own.cuCtxGetLimit(&present, limit);
     if (result == CUDA_ERROR_UNSUPPORTED_LIMIT)
-        return real.cuCtxSetLimit(limit, value); /* this device does not have the limit */
+        return VCAP_CALL(cuCtxSetLimit, limit, value); /* this device does not have the limit */
     if (result != CUDA_SUCCESS)
         return result; /* what it would cost cannot be known: it is not set */
     vcap_make_room(l->ordinal, VCAP_ROW_cuCtxSetLimit, look(l, limit, present, value));
@@ -300,17 +301,17 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
     if (!priced(limit) || vcap_own.cuCtxGetLimit == NULL || vcap_own.cuCtxGetCurrent == NULL ||
         vcap_own.cuCtxGetDevice == NULL || vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
         context == NULL || vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
-        return real.cuCtxSetLimit(limit, value);
+        return VCAP_CALL(cuCtxSetLimit, limit, value);
     if (vcap_mode_now() == VCAP_MODE_DENY) {
         size_t present = 0;
 
         return vcap_own.cuCtxGetLimit(&present, limit) == CUDA_SUCCESS && value > present
                    ? vcap_deny(VCAP_ROW_cuCtxSetLimit)
-                   : real.cuCtxSetLimit(limit, value);
+                   : VCAP_CALL(cuCtxSetLimit, limit, value);
     }
     if (vcap_device(ordinal) == NULL)
         return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW
-                   ? real.cuCtxSetLimit(limit, value)
+                   ? VCAP_CALL(cuCtxSetLimit, limit, value)
                    : vcap_deny(VCAP_ROW_cuCtxSetLimit);
     vcap_context_met(context, ordinal);
     l = enter(context, ordinal);

@@ -31,7 +31,7 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     result = vcap_charge_begin(&c, VCAP_ROW_cuMemAlloc_v2, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAlloc_v2(dptr != NULL ? &pointer : NULL, bytesize);
+    result = VCAP_CALL(cuMemAlloc_v2, dptr != NULL ? &pointer : NULL, bytesize);
     result = vcap_charge_end(&c, result, pointer, bytes, free_v2);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;
@@ -49,7 +49,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
     result = vcap_charge_begin(&c, VCAP_ROW_cuMemAlloc, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAlloc(dptr != NULL ? &pointer : NULL, bytesize);
+    result = VCAP_CALL(cuMemAlloc, dptr != NULL ? &pointer : NULL, bytesize);
     result = vcap_charge_end(&c, result, pointer, bytes, free_v1);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;
@@ -69,8 +69,8 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t Wi
                                vcap_rule_pitched_least(WidthInBytes, Height));
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAllocPitch_v2(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL,
-                                     WidthInBytes, Height, ElementSizeBytes);
+    result = VCAP_CALL(cuMemAllocPitch_v2, dptr != NULL ? &pointer : NULL,
+                       pPitch != NULL ? &pitch : NULL, WidthInBytes, Height, ElementSizeBytes);
     result = vcap_charge_end(&c, result, pointer, vcap_rule_pitched(pitch, Height), free_v2);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;
@@ -93,8 +93,8 @@ CUresult CUDAAPI cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch,
                                vcap_rule_pitched_least(WidthInBytes, Height));
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAllocPitch(dptr != NULL ? &pointer : NULL, pPitch != NULL ? &pitch : NULL,
-                                  WidthInBytes, Height, ElementSizeBytes);
+    result = VCAP_CALL(cuMemAllocPitch, dptr != NULL ? &pointer : NULL,
+                       pPitch != NULL ? &pitch : NULL, WidthInBytes, Height, ElementSizeBytes);
     result = vcap_charge_end(&c, result, pointer, vcap_rule_pitched(pitch, Height), free_v1);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;
@@ -112,11 +112,11 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
 
     VCAP_ENTER(cuMemAllocManaged, (dptr, bytesize, flags));
     if (vcap_process.config.managed == VCAP_MANAGED_IGNORE && vcap_mode_now() != VCAP_MODE_DENY)
-        return real.cuMemAllocManaged(dptr, bytesize, flags);
+        return VCAP_CALL(cuMemAllocManaged, dptr, bytesize, flags);
     result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocManaged, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = real.cuMemAllocManaged(dptr != NULL ? &pointer : NULL, bytesize, flags);
+    result = VCAP_CALL(cuMemAllocManaged, dptr != NULL ? &pointer : NULL, bytesize, flags);
     result = vcap_charge_end(&c, result, pointer, bytes, free_v2);
     if (result == CUDA_SUCCESS && dptr != NULL)
         *dptr = pointer;
@@ -136,7 +136,6 @@ static bool release_begin(CUdeviceptr dptr, struct vcap_live *record)
 static CUresult release_end(CUresult result, bool ours, const struct vcap_live *record,
                             unsigned row)
 {
-    vcap_fault_seen(result, row);
     vcap_release_seen(result, ours, row);
     if (!ours || record->pool == NULL)
         return vcap_release_end(result, ours, record);
@@ -154,7 +153,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr)
 
     VCAP_ENTER(cuMemFree_v2, (dptr));
     ours = release_begin(dptr, &record);
-    return release_end(real.cuMemFree_v2(dptr), ours, &record, VCAP_ROW_cuMemFree_v2);
+    return release_end(VCAP_CALL(cuMemFree_v2, dptr), ours, &record, VCAP_ROW_cuMemFree_v2);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
@@ -164,5 +163,5 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 dptr)
 
     VCAP_ENTER(cuMemFree, (dptr));
     ours = release_begin(dptr, &record);
-    return release_end(real.cuMemFree(dptr), ours, &record, VCAP_ROW_cuMemFree);
+    return release_end(VCAP_CALL(cuMemFree, dptr), ours, &record, VCAP_ROW_cuMemFree);
 }

@@ -169,14 +169,14 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hS
 {
     VCAP_ENTER(cuMemAllocAsync, (dptr, bytesize, hStream));
     ALLOCATE(cuMemAllocAsync, hStream, NULL,
-             real.cuMemAllocAsync(dptr != NULL ? &pointer : NULL, bytesize, hStream));
+             VCAP_CALL(cuMemAllocAsync, dptr != NULL ? &pointer : NULL, bytesize, hStream));
 }
 
 CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
     VCAP_ENTER(cuMemAllocAsync_ptsz, (dptr, bytesize, hStream));
     ALLOCATE(cuMemAllocAsync_ptsz, vcap_stream_of_thread(hStream), NULL,
-             real.cuMemAllocAsync_ptsz(dptr != NULL ? &pointer : NULL, bytesize, hStream));
+             VCAP_CALL(cuMemAllocAsync_ptsz, dptr != NULL ? &pointer : NULL, bytesize, hStream));
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
@@ -184,16 +184,17 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUm
 {
     VCAP_ENTER(cuMemAllocFromPoolAsync, (dptr, bytesize, pool, hStream));
     ALLOCATE(cuMemAllocFromPoolAsync, hStream, pool,
-             real.cuMemAllocFromPoolAsync(dptr != NULL ? &pointer : NULL, bytesize, pool, hStream));
+             VCAP_CALL(cuMemAllocFromPoolAsync, dptr != NULL ? &pointer : NULL, bytesize, pool,
+                       hStream));
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                               CUstream hStream)
 {
     VCAP_ENTER(cuMemAllocFromPoolAsync_ptsz, (dptr, bytesize, pool, hStream));
-    ALLOCATE(
-        cuMemAllocFromPoolAsync_ptsz, vcap_stream_of_thread(hStream), pool,
-        real.cuMemAllocFromPoolAsync_ptsz(dptr != NULL ? &pointer : NULL, bytesize, pool, hStream));
+    ALLOCATE(cuMemAllocFromPoolAsync_ptsz, vcap_stream_of_thread(hStream), pool,
+             VCAP_CALL(cuMemAllocFromPoolAsync_ptsz, dptr != NULL ? &pointer : NULL, bytesize, pool,
+                       hStream));
 }
 
 /* ---- release ---- */
@@ -210,7 +211,6 @@ static bool free_begin(CUdeviceptr dptr, CUstream stream, struct vcap_live *reco
 
 static CUresult free_end(CUresult result, bool ours, const struct vcap_live *record, unsigned row)
 {
-    vcap_fault_seen(result, row);
     vcap_release_seen(result, ours, row);
     return ours && record->pool != NULL ? vcap_pool_free_end(result, record)
                                         : vcap_release_end(result, ours, record);
@@ -223,7 +223,8 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync, (dptr, hStream));
     ours = free_begin(dptr, hStream, &record);
-    return free_end(real.cuMemFreeAsync(dptr, hStream), ours, &record, VCAP_ROW_cuMemFreeAsync);
+    return free_end(VCAP_CALL(cuMemFreeAsync, dptr, hStream), ours, &record,
+                    VCAP_ROW_cuMemFreeAsync);
 }
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
@@ -233,7 +234,7 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
     VCAP_ENTER(cuMemFreeAsync_ptsz, (dptr, hStream));
     ours = free_begin(dptr, vcap_stream_of_thread(hStream), &record);
-    return free_end(real.cuMemFreeAsync_ptsz(dptr, hStream), ours, &record,
+    return free_end(VCAP_CALL(cuMemFreeAsync_ptsz, dptr, hStream), ours, &record,
                     VCAP_ROW_cuMemFreeAsync_ptsz);
 }
 
@@ -254,7 +255,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolP
     CUresult result;
 
     VCAP_ENTER(cuMemPoolCreate, (pool, poolProps));
-    result = real.cuMemPoolCreate(pool != NULL ? &made : NULL, poolProps);
+    result = VCAP_CALL(cuMemPoolCreate, pool != NULL ? &made : NULL, poolProps);
     if (result != CUDA_SUCCESS || pool == NULL)
         return result;
     vcap_pool_enter(made, kind_of(&poolProps->location, poolProps->allocType),
@@ -272,7 +273,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
     known = vcap_pool_get(pool);
     if (known != NULL)
         vcap_pool_destroy_begin(known);
-    result = real.cuMemPoolDestroy(pool);
+    result = VCAP_CALL(cuMemPoolDestroy, pool);
     if (known != NULL)
         vcap_pool_destroy_end(known, result == CUDA_SUCCESS);
     vcap_pool_put(known);
@@ -305,7 +306,8 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 
     VCAP_ENTER(cuMemPoolTrimTo, (pool, minBytesToKeep));
     known = change_begin(pool);
-    return change_end(known, real.cuMemPoolTrimTo(pool, minBytesToKeep), VCAP_ROW_cuMemPoolTrimTo);
+    return change_end(known, VCAP_CALL(cuMemPoolTrimTo, pool, minBytesToKeep),
+                      VCAP_ROW_cuMemPoolTrimTo);
 }
 
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
@@ -314,7 +316,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
 
     VCAP_ENTER(cuMemPoolSetAttribute, (pool, attr, value));
     known = change_begin(pool);
-    return change_end(known, real.cuMemPoolSetAttribute(pool, attr, value),
+    return change_end(known, VCAP_CALL(cuMemPoolSetAttribute, pool, attr, value),
                       VCAP_ROW_cuMemPoolSetAttribute);
 }
 
@@ -335,7 +337,7 @@ CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
     CUresult result;
 
     VCAP_ENTER(cuMemGetDefaultMemPool, (pool_out, location, type));
-    result = real.cuMemGetDefaultMemPool(pool_out, location, type);
+    result = VCAP_CALL(cuMemGetDefaultMemPool, pool_out, location, type);
     if (result == CUDA_SUCCESS && pool_out != NULL && location != NULL)
         met(*pool_out, location, type);
     return result;
@@ -347,7 +349,7 @@ CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
     CUresult result;
 
     VCAP_ENTER(cuMemGetMemPool, (pool, location, type));
-    result = real.cuMemGetMemPool(pool, location, type);
+    result = VCAP_CALL(cuMemGetMemPool, pool, location, type);
     if (result == CUDA_SUCCESS && pool != NULL && location != NULL)
         met(*pool, location, type);
     return result;
@@ -363,8 +365,8 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void
     CUresult result;
 
     VCAP_ENTER(cuMemPoolImportFromShareableHandle, (pool_out, handle, handleType, flags));
-    result = real.cuMemPoolImportFromShareableHandle(pool_out != NULL ? &made : NULL, handle,
-                                                     handleType, flags);
+    result = VCAP_CALL(cuMemPoolImportFromShareableHandle, pool_out != NULL ? &made : NULL, handle,
+                       handleType, flags);
     if (result != CUDA_SUCCESS || pool_out == NULL)
         return result;
     vcap_pool_enter(made, VCAP_POOL_IMPORTED, -1, false);
@@ -392,7 +394,7 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, C
     CUresult result;
 
     VCAP_ENTER(cuMemPoolExportPointer, (shareData_out, ptr));
-    result = real.cuMemPoolExportPointer(shareData_out, ptr);
+    result = VCAP_CALL(cuMemPoolExportPointer, shareData_out, ptr);
     if (result == CUDA_SUCCESS && shareData_out != NULL && ask_pointer(ptr, &ordinal, &bytes))
         vcap_export_note(ptr, bytes, vcap_export_hash(shareData_out, sizeof(*shareData_out)));
     return result;
@@ -411,7 +413,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
     VCAP_ENTER(cuMemPoolImportPointer, (ptr_out, pool, shareData));
     if (vcap_mode_now() == VCAP_MODE_DENY)
         return vcap_deny(VCAP_ROW_cuMemPoolImportPointer);
-    result = real.cuMemPoolImportPointer(ptr_out != NULL ? &pointer : NULL, pool, shareData);
+    result = VCAP_CALL(cuMemPoolImportPointer, ptr_out != NULL ? &pointer : NULL, pool, shareData);
     if (result != CUDA_SUCCESS || ptr_out == NULL)
         return result;
     known = vcap_pool_get(pool);

@@ -10,6 +10,7 @@
 #include "enforcer/log.h"
 #include "enforcer/rules.h"
 #include "preload/charge.h"
+#include "preload/fault.h"
 #include "preload/location.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
@@ -36,14 +37,14 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
     VCAP_ENTER(cuMemCreate, (handle, size, prop, flags));
     if (prop == NULL || !vcap_location_is_device(&prop->location))
-        return real.cuMemCreate(handle, size, prop, flags);
+        return VCAP_CALL(cuMemCreate, handle, size, prop, flags);
     physical = vcap_physical_new();
     if (physical == NULL)
         return unrecorded(VCAP_ROW_cuMemCreate);
     result = vcap_charge_begin_on(&c, VCAP_ROW_cuMemCreate, vcap_location_device(&prop->location),
                                   vcap_rule_physical(size));
     if (result == CUDA_SUCCESS) {
-        result = real.cuMemCreate(handle != NULL ? &created : NULL, size, prop, flags);
+        result = VCAP_CALL(cuMemCreate, handle != NULL ? &created : NULL, size, prop, flags);
         physical->handle = created;
         physical->ordinal = vcap_location_device(&prop->location);
         physical->size = size;
@@ -68,7 +69,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 
     VCAP_ENTER(cuMemRelease, (handle));
     physical = vcap_handle_take(handle);
-    result = real.cuMemRelease(handle);
+    result = VCAP_CALL(cuMemRelease, handle);
     if (physical == NULL)
         return result;
     if (result == CUDA_SUCCESS)
@@ -86,7 +87,7 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 
     VCAP_ENTER(cuMemRetainAllocationHandle, (handle, addr));
     physical = vcap_mapping_hold((uintptr_t)addr);
-    result = real.cuMemRetainAllocationHandle(handle != NULL ? &retained : NULL, addr);
+    result = VCAP_CALL(cuMemRetainAllocationHandle, handle != NULL ? &retained : NULL, addr);
     if (result == CUDA_SUCCESS && physical != NULL && !vcap_handle_enter(retained, physical)) {
         real.cuMemRelease(retained);
         result = unrecorded(VCAP_ROW_cuMemRetainAllocationHandle);
@@ -110,7 +111,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *shareableHandle,
 
     VCAP_ENTER(cuMemExportToShareableHandle, (shareableHandle, handle, handleType, flags));
     physical = vcap_handle_hold(handle);
-    result = real.cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    result = VCAP_CALL(cuMemExportToShareableHandle, shareableHandle, handle, handleType, flags);
     if (physical == NULL)
         return result;
     if (result == CUDA_SUCCESS && physical->size != 0)
@@ -169,8 +170,8 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
     VCAP_ENTER(cuMemImportFromShareableHandle, (handle, osHandle, shHandleType));
     if (shHandleType == CU_MEM_HANDLE_TYPE_FABRIC && osHandle != NULL)
         hash = vcap_export_hash(osHandle, sizeof(CUmemFabricHandle));
-    result = real.cuMemImportFromShareableHandle(handle != NULL ? &created : NULL, osHandle,
-                                                 shHandleType);
+    result = VCAP_CALL(cuMemImportFromShareableHandle, handle != NULL ? &created : NULL, osHandle,
+                       shHandleType);
     if (result == CUDA_SUCCESS && !imported(created, hash)) {
         real.cuMemRelease(created);
         result = unrecorded(VCAP_ROW_cuMemImportFromShareableHandle);
@@ -244,7 +245,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     VCAP_ENTER(cuMemMap, (ptr, size, offset, handle, flags));
     physical = vcap_handle_hold(handle);
     if (physical == NULL)
-        return real.cuMemMap(ptr, size, offset, handle, flags);
+        return VCAP_CALL(cuMemMap, ptr, size, offset, handle, flags);
     mapping = calloc(1, sizeof(*mapping));
     if (mapping == NULL) {
         result = unrecorded(VCAP_ROW_cuMemMap);
@@ -257,7 +258,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     result = sizes ? sizing_begin(&sizing, physical, size) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         goto out;
-    result = drivers = real.cuMemMap(ptr, size, offset, handle, flags);
+    result = drivers = VCAP_CALL(cuMemMap, ptr, size, offset, handle, flags);
     if (sizes)
         result = sizing_end(&sizing, result, physical, size);
     if (result == CUDA_SUCCESS && !vcap_mapping_enter(mapping))
@@ -279,7 +280,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size)
 
     VCAP_ENTER(cuMemUnmap, (ptr, size));
     list = vcap_mappings_take(ptr, ptr + size);
-    result = real.cuMemUnmap(ptr, size);
+    result = VCAP_CALL(cuMemUnmap, ptr, size);
     if (result == CUDA_SUCCESS)
         vcap_mappings_end(list);
     else

@@ -1,11 +1,13 @@
 /*
- * The table of pools and the settling of one.  Invariants:
+ * The table of pools, and what a pool goes through (pool_settle.c settles one).  Invariants:
  *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
  *     is in flight, which then charges the growth or gives it back; until it has decided (undecided) no
  *     other settling books growth that has no room, or the ceiling would be passed and nobody refused;
- *   - sequence is raised before and after every driver call that may move a pool.  A reading lower than
- *     the account is stored only if nothing was in flight and the number stayed the same over the query;
- *     else only a higher one.  A failed reading keeps the figure;
+ *   - sequence is raised before and after every driver call that may move a pool.  A reading is the pool's
+ *     figure only if nothing was in flight and the number stayed the same over the query.  Else it stands
+ *     together with the reservations of all calls that the driver may have served since, and if somebody
+ *     else booked in between, whose reading may be the later one, the account is not lowered.  A failed
+ *     reading keeps the figure;
  *   - a handle is not asked about while or after it is destroyed;
  *   - the live map's record of a pool's pointer holds one reference to the pool, the table one.
  * Order of locks: a pool's, then the accounts'.  The table's is taken alone.
@@ -17,36 +19,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "enforcer/lock.h"
 #include "enforcer/log.h"
 #include "enforcer/rules.h"
-#include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/graph.h"
+#include "preload/pool_settle.h"
 #include "preload/relaxed.h"
-
-#define HASH_NONFATAL_OOM 1
-#define uthash_nonfatal_oom(element) ((element)->lost = true)
-#include <uthash.h>
-
-struct vcap_pool {
-    CUmemoryPool handle;
-    enum vcap_pool_kind kind;
-    bool capped;
-    uint32_t refs;         /* atomic */
-    struct vcap_lock lock; /* of what follows, up to live_bytes */
-    struct vcap_account account;
-    uint64_t sequence;
-    unsigned in_flight; /* driver calls that may move it */
-    unsigned undecided; /* allocations that have not charged their growth yet */
-    unsigned queries;   /* threads asking the driver about it */
-    bool kept;          /* when last looked at it held idle memory below its threshold */
-    bool closing;       /* no more queries: it is being destroyed */
-    bool orphan;        /* destroyed */
-    uint64_t live_bytes;
-    bool lost; /* this and hh under the table's lock */
-    UT_hash_handle hh;
-};
 
 uint32_t vcap_pools_unsettled;
 static struct vcap_lock table_lock;
@@ -184,49 +162,6 @@ struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
     return pool;
 }
 
-/* ---- asking the driver ---- */
-
-static bool attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *value)
-{
-    struct vcap_relaxed r;
-    cuuint64_t bytes = 0;
-    CUresult result;
-
-    if (vcap_own.cuMemPoolGetAttribute == NULL)
-        return false;
-    r = vcap_relaxed_begin();
-    result = vcap_own.cuMemPoolGetAttribute(handle, which, &bytes);
-    vcap_relaxed_end(r);
-    *value = bytes;
-    return result == CUDA_SUCCESS;
-}
-
-/* False: the handle is dead or dying, the driver must not be asked.  The pool's lock is held. */
-static bool query_begin(struct vcap_pool *pool)
-{
-    if (pool->closing || pool->orphan)
-        return false;
-    pool->queries++;
-    return true;
-}
-
-static bool query_begin_alone(struct vcap_pool *pool)
-{
-    bool may;
-
-    vcap_lock_take(&pool->lock);
-    may = query_begin(pool);
-    vcap_lock_drop(&pool->lock);
-    return may;
-}
-
-static void query_end(struct vcap_pool *pool)
-{
-    vcap_lock_take(&pool->lock);
-    pool->queries--;
-    vcap_lock_drop(&pool->lock);
-}
-
 void vcap_pool_call_begin(struct vcap_pool *pool)
 {
     vcap_lock_take(&pool->lock);
@@ -241,89 +176,6 @@ void vcap_pool_call_end(struct vcap_pool *pool)
     pool->sequence++;
     pool->in_flight--;
     vcap_lock_drop(&pool->lock);
-}
-
-/* ---- settling ---- */
-
-/*
- * Books a reading; the pool's lock is held.  *reserved: what a call of ours put into the account, taken
- * off with it; nothing_taken: that call failed in the driver.  Without force CUDA_ERROR_OUT_OF_MEMORY if
- * the pool grew by what has no room: the account is then unchanged.  With it, growth is left to the
- * allocations that are undecided.
- */
-static CUresult book(struct vcap_pool *pool, unsigned row, bool read, uint64_t reading, bool exact,
-                     uint64_t *reserved, bool nothing_taken, bool force)
-{
-    uint64_t now = pool->account.bytes, target;
-    CUresult result;
-
-    uint64_t floor = now > *reserved ? now - *reserved : 0;
-
-    if (!read)
-        target = nothing_taken ? floor : now;
-    else if (exact)
-        target = reading;
-    else
-        target = reading > floor ? reading : floor;
-    /* once it grew it is above its threshold, perhaps, with idle memory that was below it before */
-    if (!exact || (pool->kept && target > floor))
-        vcap_pools_touched();
-    if (target <= now || (force && pool->undecided == 0))
-        result = vcap_account_set(&pool->account, row, target, true);
-    else
-        result = vcap_account_try(&pool->account, row, target);
-    if (result != CUDA_SUCCESS && force) {
-        vcap_pools_touched();
-        result = CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS)
-        *reserved = 0;
-    return result;
-}
-
-static CUresult settle(struct vcap_pool *pool, unsigned row, uint64_t *reserved, bool nothing_taken,
-                       bool force)
-{
-    CUresult result = CUDA_SUCCESS;
-
-    /* made ready here: with the pool's lock held nobody calls the driver */
-    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(pool->account.ordinal) == NULL)
-        return result;
-    for (int tries = 0;; tries++) {
-        uint64_t reading = 0, sequence;
-        bool read, quiet, exact, again, asked;
-
-        vcap_lock_take(&pool->lock);
-        if (pool->orphan) {
-            vcap_account_set(&pool->account, row, pool->live_bytes, true);
-            *reserved = 0;
-            vcap_lock_drop(&pool->lock);
-            return CUDA_SUCCESS;
-        }
-        asked = query_begin(pool);
-        sequence = pool->sequence;
-        quiet = pool->in_flight == 0;
-        vcap_lock_drop(&pool->lock);
-        read = asked && attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reading);
-        vcap_lock_take(&pool->lock);
-        if (asked)
-            pool->queries--;
-        exact = read && quiet && sequence == pool->sequence && pool->in_flight == 0;
-        /* a call came in between and is over: read again rather than keep a figure too high */
-        again = pool->orphan || (read && !exact && pool->in_flight == 0 && tries < 3);
-        if (!again)
-            result = book(pool, row, read, reading, exact, reserved, nothing_taken, force);
-        vcap_lock_drop(&pool->lock);
-        if (!again)
-            return result;
-    }
-}
-
-void vcap_pool_settle(struct vcap_pool *pool, unsigned row)
-{
-    uint64_t none = 0;
-
-    settle(pool, row, &none, false, true);
 }
 
 /* ---- allocation ---- */
@@ -354,6 +206,19 @@ void vcap_pool_alloc_unasked(struct vcap_pool_call *call)
     vcap_lock_drop(&call->pool->lock);
 }
 
+/* The driver has answered. */
+static void landed(struct vcap_pool_call *call)
+{
+    struct vcap_pool *pool = call->pool;
+
+    vcap_lock_take(&pool->lock);
+    pool->sequence++;
+    pool->in_flight--;
+    pool->flying -= call->reserved;
+    call->bookings = pool->bookings;
+    vcap_lock_drop(&pool->lock);
+}
+
 /* Room for the bytes, if there is, is taken together with the beginning of the call: nobody lowers the
  * account in between. */
 static bool reserve(struct vcap_pool_call *call)
@@ -367,6 +232,8 @@ static bool reserve(struct vcap_pool_call *call)
            vcap_account_try(&pool->account, call->row, target) == CUDA_SUCCESS;
     if (done) {
         call->reserved = call->bytes;
+        pool->flying += call->bytes;
+        pool->begun += call->bytes;
         undecided(call);
         pool->sequence++;
         pool->in_flight++;
@@ -381,11 +248,11 @@ static bool may_serve(struct vcap_pool *pool, uint64_t bytes)
     uint64_t reserved = 0, used = 0;
     bool read;
 
-    if (!query_begin_alone(pool))
+    if (!vcap_pool_query_begin(pool))
         return false;
-    read = attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
-           attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    query_end(pool);
+    read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    vcap_pool_query_end(pool);
     return read && reserved >= used && reserved - used >= bytes;
 }
 
@@ -445,7 +312,7 @@ static CUresult undo(struct vcap_pool_call *call, CUdeviceptr pointer)
     decided(call);
     vcap_pools_touched();
     vcap_pools_trim(ordinal, call->row);
-    settle(pool, call->row, &call->reserved, true, true);
+    vcap_pool_settle_for(pool, call->row, call, true, true);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -458,10 +325,10 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
                                       .pool = pool,
                                       .pool_bytes = vcap_rule_orphan_pointer(call->bytes)};
 
-    vcap_pool_call_end(pool);
+    landed(call);
     if (result != CUDA_SUCCESS) {
         decided(call);
-        settle(pool, call->row, &call->reserved, true, true);
+        vcap_pool_settle_for(pool, call->row, call, true, true);
         if (result == CUDA_ERROR_OUT_OF_MEMORY && !pool->capped && vcap_device(ordinal) != NULL)
             vcap_device_full(vcap_device(ordinal), ordinal, call->row, call->bytes);
         return result;
@@ -476,7 +343,7 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
     if (stale.key != 0)
         vcap_record_release(&stale);
     for (int tries = 0; tries < 2; tries++) {
-        CUresult settled = settle(pool, call->row, &call->reserved, false, false);
+        CUresult settled = vcap_pool_settle_for(pool, call->row, call, false, false);
 
         if (settled == CUDA_SUCCESS) {
             decided(call);
@@ -586,12 +453,12 @@ static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 
     (void)ordinal;
     vcap_pool_settle(pool, row);
-    if (!query_begin_alone(pool))
+    if (!vcap_pool_query_begin(pool))
         return;
-    read = attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
-           attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
-           attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    query_end(pool);
+    read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
+           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+    vcap_pool_query_end(pool);
     vcap_lock_take(&pool->lock);
     pool->kept = !read || reserved > used;
     vcap_lock_drop(&pool->lock);
@@ -611,13 +478,13 @@ static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 
     if (pool->account.ordinal != ordinal)
         return;
-    if (vcap_own.cuMemPoolTrimTo != NULL && query_begin_alone(pool)) {
+    if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool)) {
         vcap_pool_call_begin(pool);
         r = vcap_relaxed_begin();
         vcap_own.cuMemPoolTrimTo(pool->handle, 0);
         vcap_relaxed_end(r);
         vcap_pool_call_end(pool);
-        query_end(pool);
+        vcap_pool_query_end(pool);
         vcap_pools_touched();
     }
     vcap_pool_settle(pool, row);

@@ -41,6 +41,7 @@ struct vcap_pool_call {
     uint64_t bytes;
     uint64_t reserved; /* the part of the pool's charge that this call put there */
     bool undecided;    /* counted in the pool: its growth may have to go back */
+    uint64_t bookings; /* of the pool when the driver had answered */
     CUresult (*give_back)(CUdeviceptr pointer, CUstream stream);
 };
 

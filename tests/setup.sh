@@ -38,6 +38,7 @@ valgrind|command -v valgrind
 spin|command -v spin
 bubblewrap|command -v bwrap
 util-linux|command -v unshare
+btrfs-progs|PATH=$PATH:/usr/sbin command -v mkfs.btrfs
 procps|command -v ps
 man-db|command -v man
 python3-jsonschema|/usr/bin/python3 -c "import jsonschema"

@@ -10,113 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-
-#include "tests/support/fixture.h"
-
-/* in no header without OpenGL's and VDPAU's (cudaGL.h, cudaVDPAU.h) */
-extern __typeof__(cuCtxCreate) cuGLCtxCreate, cuGLCtxCreate_v2;
-extern CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device,
-                                         uint32_t vdpau, void *get);
-extern __typeof__(cuVDPAUCtxCreate) cuVDPAUCtxCreate_v2;
-extern __typeof__(cuMemFreeAsync) cuMemFreeAsync_ptsz;
-extern __typeof__(cuMemAllocAsync) cuMemAllocAsync_ptsz;
-extern __typeof__(cuMemAllocFromPoolAsync) cuMemAllocFromPoolAsync_ptsz;
-extern __typeof__(cuStreamSynchronize) cuStreamSynchronize_ptsz;
-extern __typeof__(cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
-extern __typeof__(cuGraphUpload) cuGraphUpload_ptsz;
-extern __typeof__(cuGraphLaunch) cuGraphLaunch_ptsz;
-
-#define CONTEXT (16 * MIB)
-#define CEILING (1024 * MIB)
-
-struct frame {
-    CUdeviceptr pointer;
-    CUdeviceptr_v1 old;
-    size_t bytes, rows, pitch, free, total;
-    unsigned old_pitch, old_free, old_total;
-    CUcontext context;
-    CUdevResourceDesc part;
-    CUgreenCtx green;
-    CUarray array;
-    CUmipmappedArray mipmap;
-    CUDA_ARRAY_DESCRIPTOR flat; /* 1024 x 2048 floats in four ABIs */
-    CUDA_ARRAY_DESCRIPTOR_v1 old_flat;
-    CUDA_ARRAY3D_DESCRIPTOR box;
-    CUDA_ARRAY3D_DESCRIPTOR_v1 old_box;
-    void *address;
-    CUmemAllocationProp prop;
-    CUmemGenericAllocationHandle handle, created;
-    CUdeviceptr range;
-    CUipcMemHandle ipc;
-    CUdeviceptr opened;
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc;
-    CUexternalMemory external;
-    /* pools: `pool` has given 40 MiB and has them back, which stay reserved */
-    CUmemPoolProps properties;
-    CUmemoryPool pool, imported;
-    CUmemPoolPtrExportData data;
-    CUstream stream;
-    CUevent event;
-    cuuint64_t threshold;
-    uint64_t idle; /* what `pool` has reserved */
-    int fd;
-    /* a graph with an allocation of 40 MiB and its free, not run yet; for settling, run */
-    CUgraph graph;
-    CUgraphExec exec;
-    CUDA_GRAPH_INSTANTIATE_PARAMS instantiate;
-};
-
-enum rule {
-    RULE_INIT,
-    RULE_RESOLVER,
-    RULE_CHARGE_LINEAR,
-    RULE_CHARGE_PITCHED,
-    RULE_CHARGE_MANAGED,
-    RULE_CHARGE_ARRAY,
-    RULE_CHARGE_LIMIT,
-    RULE_RELEASE_ARRAY,
-    RULE_RELEASE,
-    RULE_RELEASE_ASYNC,
-    RULE_CHARGE_PHYSICAL,
-    RULE_RELEASE_PHYSICAL,
-    RULE_RETAIN_PHYSICAL,
-    RULE_MAP_PHYSICAL,
-    RULE_UNMAP_PHYSICAL,
-    RULE_IMPORT_PHYSICAL,
-    RULE_EXPORT,
-    RULE_IMPORT_OPEN,
-    RULE_IMPORT_CLOSE,
-    RULE_CHARGE_EXTERNAL,
-    RULE_RELEASE_EXTERNAL,
-    RULE_CONTEXT_CREATE,
-    RULE_CONTEXT_DESTROY,
-    RULE_PRIMARY_RETAIN,
-    RULE_PRIMARY_RELEASE,
-    RULE_PRIMARY_RESET,
-    RULE_CHARGE_POOL,
-    RULE_POOL_CREATE,
-    RULE_POOL_DESTROY,
-    RULE_POOL_SETTLE,
-    RULE_POOL_EXPORT,
-    RULE_POOL_IMPORT,
-    RULE_POOL_IMPORT_POINTER,
-    RULE_POOL_NAMED,
-    RULE_SYNCHRONIZE,
-    RULE_CHARGE_GRAPH,
-    RULE_GRAPH_INSTANTIATE,
-    RULE_GRAPH_SETTLE,
-    RULE_GREEN_CREATE,
-    RULE_GREEN_CONTEXT,
-    RULE_GREEN_DESTROY,
-    RULE_VIEW_INFO,
-    RULE_VIEW_TOTAL
-};
+#include "sim_capture.h"
+#include "tests/calls/frame.h"
 
 struct call {
     const char *symbol;
@@ -132,235 +30,6 @@ static uint64_t held(void)
     uint64_t bytes = path != NULL && access(path, F_OK) == 0 ? ledger_charged(path, 0) : 0;
 
     return bytes == UINT64_MAX ? 0 : bytes; /* no row yet */
-}
-
-/* Physical memory needs no context. */
-static CUresult prepare_physical(enum rule rule, struct frame *f)
-{
-    CUresult result;
-
-    f->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    f->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    f->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    f->bytes = 6 * MIB;
-    result = cuMemAddressReserve(&f->range, f->bytes, 0, 0, 0);
-    if (result != CUDA_SUCCESS || rule == RULE_CHARGE_PHYSICAL)
-        return result;
-    result = cuMemCreate(&f->handle, f->bytes, &f->prop, 0);
-    if (result != CUDA_SUCCESS || rule == RULE_RELEASE_PHYSICAL || rule == RULE_MAP_PHYSICAL ||
-        rule == RULE_EXPORT)
-        return result;
-    if (rule == RULE_IMPORT_PHYSICAL)
-        return cuMemExportToShareableHandle(&f->fd, f->handle,
-                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    result = cuMemMap(f->range, f->bytes, 0, f->handle, 0);
-    if (result == CUDA_SUCCESS)
-        result = cuMemRelease(f->handle);
-    return result;
-}
-
-/* Another process of the container that lets us open 8 MiB.  Forked before cuInit. */
-static bool start_exporter(struct frame *f)
-{
-    int ends[2];
-
-    if (pipe(ends) != 0)
-        return false;
-    if (fork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (cuInit(0) == CUDA_SUCCESS && cuCtxCreate_v2(&f->context, 0, 0) == CUDA_SUCCESS &&
-            cuMemAlloc_v2(&f->pointer, 8 * MIB) == CUDA_SUCCESS &&
-            cuIpcGetMemHandle(&f->ipc, f->pointer) == CUDA_SUCCESS &&
-            write(ends[1], &f->ipc, sizeof(f->ipc)) == (ssize_t)sizeof(f->ipc))
-            pause();
-        _exit(1);
-    }
-    return read(ends[0], &f->ipc, sizeof(f->ipc)) == (ssize_t)sizeof(f->ipc);
-}
-
-static bool of_a_pool(enum rule rule)
-{
-    return rule >= RULE_CHARGE_POOL && rule <= RULE_SYNCHRONIZE;
-}
-
-static uint64_t reserved(CUmemoryPool pool)
-{
-    cuuint64_t bytes = 0;
-
-    return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS
-               ? bytes
-               : UINT64_MAX;
-}
-
-/* What the device's current pool has reserved. */
-static uint64_t reserved_current(void)
-{
-    CUmemoryPool pool = NULL;
-
-    return cuDeviceGetMemPool(&pool, 0) == CUDA_SUCCESS ? reserved(pool) : UINT64_MAX;
-}
-
-/* A pool that holds 40 MiB idle; for synchronising, one that does so until then. */
-static CUresult prepare_pool(enum rule rule, struct frame *f)
-{
-    cuuint64_t threshold = rule == RULE_SYNCHRONIZE ? 0 : UINT64_MAX;
-    CUdeviceptr pointer = 0;
-    CUresult result;
-
-    f->properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    f->properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    if (rule == RULE_POOL_EXPORT || rule == RULE_POOL_IMPORT || rule == RULE_POOL_IMPORT_POINTER)
-        f->properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS)
-        result = cuMemPoolCreate(&f->pool, &f->properties);
-    if (result == CUDA_SUCCESS)
-        result = cuMemPoolSetAttribute(f->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
-    if (result == CUDA_SUCCESS)
-        result = cuMemAllocFromPoolAsync(&pointer, 40 * MIB, f->pool, f->stream);
-    if (result == CUDA_SUCCESS && rule == RULE_POOL_IMPORT_POINTER)
-        result = cuMemPoolExportPointer(&f->data, pointer);
-    else if (result == CUDA_SUCCESS && rule == RULE_POOL_EXPORT)
-        f->pointer = pointer;
-    else if (result == CUDA_SUCCESS && rule != RULE_POOL_IMPORT)
-        result = cuMemFreeAsync(pointer, f->stream);
-    if (result == CUDA_SUCCESS && f->properties.handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-        result = cuMemPoolExportToShareableHandle(&f->fd, f->pool,
-                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result == CUDA_SUCCESS && rule == RULE_POOL_IMPORT_POINTER)
-        result = cuMemPoolImportFromShareableHandle(&f->imported, (void *)(intptr_t)f->fd,
-                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result == CUDA_SUCCESS && rule == RULE_SYNCHRONIZE)
-        result = cuEventCreate(&f->event, 0);
-    if (result == CUDA_SUCCESS && rule == RULE_SYNCHRONIZE)
-        result = cuEventRecord(f->event, f->stream);
-    f->idle = reserved(f->pool);
-    return result;
-}
-
-static uint64_t reserved_by_graphs(void)
-{
-    cuuint64_t bytes = 0;
-
-    return cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) ==
-                   CUDA_SUCCESS
-               ? bytes
-               : UINT64_MAX;
-}
-
-static CUresult prepare_graph(enum rule rule, struct frame *f)
-{
-    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-    CUgraphNode first, second;
-    CUresult result;
-
-    memset(&alloc, 0, sizeof(alloc));
-    alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    alloc.bytesize = 40 * MIB;
-    f->instantiate.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-    result = cuStreamCreate(&f->stream, CU_STREAM_NON_BLOCKING);
-    f->instantiate.hUploadStream = f->stream;
-    if (result == CUDA_SUCCESS)
-        result = cuGraphCreate(&f->graph, 0);
-    if (result == CUDA_SUCCESS)
-        result = cuGraphAddMemAllocNode(&first, f->graph, NULL, 0, &alloc);
-    if (result == CUDA_SUCCESS)
-        result = cuGraphAddMemFreeNode(&second, f->graph, &first, 1, alloc.dptr);
-    if (result == CUDA_SUCCESS && rule != RULE_GRAPH_INSTANTIATE)
-        result = cuGraphInstantiateWithFlags(&f->exec, f->graph, 0);
-    if (result == CUDA_SUCCESS && rule == RULE_GRAPH_SETTLE)
-        result = cuGraphLaunch(f->exec, f->stream);
-    f->idle = reserved_by_graphs();
-    return result;
-}
-
-static void describe(struct frame *f)
-{
-    f->flat.Width = f->old_flat.Width = 1024;
-    f->flat.Height = f->old_flat.Height = 2048;
-    f->flat.NumChannels = f->old_flat.NumChannels = 1;
-    f->flat.Format = f->old_flat.Format = CU_AD_FORMAT_FLOAT;
-    f->box.Width = f->old_box.Width = 1024;
-    f->box.Height = f->old_box.Height = 2048;
-    f->box.NumChannels = f->old_box.NumChannels = 1;
-    f->box.Format = f->old_box.Format = CU_AD_FORMAT_FLOAT;
-}
-
-/* All multiprocessors as one part, and a green context of it. */
-static CUresult green(enum rule rule, struct frame *f)
-{
-    CUdevResource whole;
-    CUresult result = cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM);
-
-    if (result == CUDA_SUCCESS)
-        result = cuDevResourceGenerateDesc(&f->part, &whole, 1);
-    if (result != CUDA_SUCCESS || rule == RULE_GREEN_CREATE)
-        return result;
-    result = cuGreenCtxCreate(&f->green, f->part, 0, CU_GREEN_CTX_DEFAULT_STREAM);
-    if (result == CUDA_SUCCESS && rule == RULE_GREEN_DESTROY)
-        result = cuCtxFromGreenCtx(&f->context, f->green);
-    if (result == CUDA_SUCCESS && rule == RULE_GREEN_DESTROY)
-        result = cuCtxSetCurrent(f->context);
-    return result != CUDA_SUCCESS || rule == RULE_GREEN_CONTEXT
-               ? result
-               : cuMemAlloc_v2(&f->pointer, 16 * MIB);
-}
-
-/* Everything that has to be there before the call.  0, or the driver's error. */
-static CUresult prepare(enum rule rule, struct frame *f)
-{
-    CUresult result;
-
-    if ((rule == RULE_IMPORT_OPEN || rule == RULE_IMPORT_CLOSE) && !start_exporter(f))
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    result = rule == RULE_INIT ? CUDA_SUCCESS : cuInit(0);
-    f->bytes = 5 * MIB + 3;
-    f->rows = 10000;
-    describe(f);
-    if (result != CUDA_SUCCESS || rule == RULE_INIT || rule == RULE_RESOLVER ||
-        rule == RULE_CONTEXT_CREATE || rule == RULE_PRIMARY_RETAIN || rule == RULE_VIEW_TOTAL)
-        return result;
-    if (rule >= RULE_CHARGE_PHYSICAL && rule <= RULE_IMPORT_PHYSICAL)
-        return prepare_physical(rule, f);
-    if (rule == RULE_GREEN_CREATE || rule == RULE_GREEN_CONTEXT || rule == RULE_GREEN_DESTROY)
-        return green(rule, f);
-    if (rule == RULE_PRIMARY_RELEASE || rule == RULE_PRIMARY_RESET) {
-        result = cuDevicePrimaryCtxRetain(&f->context, 0);
-        if (result == CUDA_SUCCESS)
-            result = cuCtxSetCurrent(f->context);
-    } else {
-        result = cuCtxCreate_v2(&f->context, 0, 0);
-    }
-    if (result == CUDA_SUCCESS && rule == RULE_CHARGE_LIMIT)
-        result = cuCtxGetLimit(&f->bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
-    if (result != CUDA_SUCCESS || rule == RULE_CHARGE_LINEAR || rule == RULE_CHARGE_PITCHED ||
-        rule == RULE_CHARGE_MANAGED || rule == RULE_CHARGE_ARRAY || rule == RULE_CHARGE_LIMIT ||
-        rule == RULE_VIEW_INFO || rule == RULE_IMPORT_OPEN)
-        return result;
-    if (rule == RULE_IMPORT_CLOSE)
-        return cuIpcOpenMemHandle_v2(&f->opened, f->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    if (rule == RULE_CHARGE_EXTERNAL || rule == RULE_RELEASE_EXTERNAL) {
-        f->desc.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-        f->desc.handle.fd = dup(2);
-        f->desc.size = 6 * MIB;
-        return rule == RULE_CHARGE_EXTERNAL ? CUDA_SUCCESS
-                                            : cuImportExternalMemory(&f->external, &f->desc);
-    }
-    if (rule == RULE_CHARGE_GRAPH || rule == RULE_GRAPH_INSTANTIATE || rule == RULE_GRAPH_SETTLE)
-        return prepare_graph(rule, f);
-    if (of_a_pool(rule))
-        return prepare_pool(rule, f);
-    if (rule == RULE_RELEASE_ARRAY) {
-        result = cuArrayCreate_v2(&f->array, &f->flat);
-        return result != CUDA_SUCCESS ? result : cuMipmappedArrayCreate(&f->mipmap, &f->box, 1);
-    }
-    result = cuMemAlloc_v2(&f->pointer, 8 * MIB);
-    if (result == CUDA_SUCCESS)
-        result = cuMemAlloc(&f->old, (unsigned)(8 * MIB));
-    if (result == CUDA_SUCCESS && rule == RULE_EXPORT)
-        result = prepare_physical(rule, f);
-    return result;
 }
 
 static int64_t whole_pages(uint64_t bytes)
@@ -403,7 +72,7 @@ static int64_t expected(enum rule rule, const struct frame *f)
     case RULE_GREEN_DESTROY:
         return -(int64_t)(CONTEXT + 16 * MIB);
     case RULE_CHARGE_POOL: /* by the current pool, or by f->pool, which holds more than that idle */
-        return (int64_t)(reserved_current() + reserved(f->pool) - f->idle);
+        return (int64_t)(frame_reserved_current() + frame_reserved(f->pool) - f->idle);
     case RULE_POOL_DESTROY:
     case RULE_SYNCHRONIZE:
         return -(int64_t)f->idle;
@@ -411,9 +80,9 @@ static int64_t expected(enum rule rule, const struct frame *f)
         return 40 * (int64_t)MIB;
     case RULE_GRAPH_INSTANTIATE: /* nothing, or the upload */
     case RULE_GRAPH_SETTLE:
-        return (int64_t)reserved_by_graphs() - (int64_t)f->idle;
+        return (int64_t)frame_reserved_by_graphs() - (int64_t)f->idle;
     case RULE_POOL_SETTLE: /* a trim, or a threshold that lets the next synchronise do it */
-        return (int64_t)reserved(f->pool) - (int64_t)f->idle;
+        return (int64_t)frame_reserved(f->pool) - (int64_t)f->idle;
     default:
         return 0;
     }
@@ -469,7 +138,7 @@ static int refused(const struct call *call)
     if (!may_refuse(call->rule))
         return 0;
     memset(&f, 0, sizeof(f));
-    result = prepare(call->rule, &f);
+    result = frame_prepare(call->rule, &f);
     if (result == CUDA_SUCCESS)
         result = fill();
     if (result != CUDA_SUCCESS) {
@@ -493,6 +162,161 @@ static int refused(const struct call *call)
     return 0;
 }
 
+/* Does the ledger keep this call's fault: one event, and the process's own word? */
+static bool keeps_the_fault(const char *symbol, unsigned code)
+{
+    struct vcap_snapshot s;
+    bool event = false, word = false;
+
+    if (!ledger_read(getenv("VRAMCAP_LEDGER"), &s))
+        return false;
+    for (uint32_t i = 0; i < s.event_count; i++)
+        event = event || (s.events[i].kind == VCAP_LF_EVENT_FAULT && s.events[i].code == code &&
+                          strcmp(s.events[i].name, symbol) == 0);
+    for (uint32_t i = 0; i < s.process_count; i++)
+        word =
+            word || (s.processes[i].pid == (uint32_t)getpid() && s.processes[i].fault_code == code);
+    vcap_snapshot_free(&s);
+    return event && word && ledger_events(getenv("VRAMCAP_LEDGER"), VCAP_LF_EVENT_FAULT) == 1;
+}
+
+/* The driver answers with a fault that stays: the caller has it as it is, the ledger keeps it, and what was
+ * charged before is charged still. */
+static int faulted(const struct call *call)
+{
+    bool (*fail_next)(const char *, unsigned, int) =
+        (bool (*)(const char *, unsigned, int))(uintptr_t)dlsym(RTLD_DEFAULT, "vcapsim_fail");
+    CUresult result;
+    struct frame f;
+    uint64_t before;
+
+    /* a resolver runs nothing on a device, and before cuInit there is no place to keep a fault in */
+    if (call->rule == RULE_INIT || call->rule == RULE_RESOLVER)
+        return 0;
+    memset(&f, 0, sizeof(f));
+    result = frame_prepare(call->rule, &f);
+    if (result != CUDA_SUCCESS || fail_next == NULL) {
+        fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
+        return 3;
+    }
+    before = held();
+    fail_next(call->symbol, 1, CUDA_ERROR_LAUNCH_FAILED);
+    result = call->make(&f);
+    if (result != CUDA_ERROR_LAUNCH_FAILED || held() != before ||
+        !keeps_the_fault(call->symbol, CUDA_ERROR_LAUNCH_FAILED)) {
+        fprintf(stderr, "%s faulted: gave %d, %s, the ledger changed by %lld\n", call->symbol,
+                (int)result,
+                keeps_the_fault(call->symbol, CUDA_ERROR_LAUNCH_FAILED) ? "kept" : "not kept",
+                (long long)held() - (long long)before);
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- while another thread captures in GLOBAL mode ---- */
+
+struct capture {
+    pthread_barrier_t step;
+    int wrong; /* the line */
+};
+
+#define DO(call)                                                                                   \
+    do {                                                                                           \
+        if (c->wrong == 0 && (call) != CUDA_SUCCESS)                                               \
+            c->wrong = __LINE__;                                                                   \
+    } while (0)
+
+static void *capture_main(void *arg)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    struct capture *c = arg;
+    CUcontext context;
+    CUgraph graph = NULL;
+    CUdeviceptr node;
+    CUstream stream;
+    size_t nodes = 0;
+
+    DO(cuInit(0));
+    DO(cuCtxCreate_v2(&context, 0, 0)); /* of its own: no call ends it or waits for it */
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DO(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DO(cuMemAllocAsync(&node, MIB, stream));
+    pthread_barrier_wait(&c->step);
+    pthread_barrier_wait(&c->step);
+    DO(cuStreamIsCapturing(stream, &status));
+    DO(status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphGetNodes(graph, NULL, &nodes));
+    DO(nodes == 1 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+    return NULL;
+}
+
+/* A pool with memory that nobody uses, and a ceiling that is full but for it. */
+static CUresult fill_but_for_a_pool(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    CUcontext context = NULL;
+    struct frame idle;
+
+    memset(&idle, 0, sizeof(idle));
+    cuCtxGetCurrent(&context);
+    if (context == NULL)
+        result = cuCtxCreate_v2(&context, 0, 0);
+    if (result == CUDA_SUCCESS)
+        result = frame_idle_pool(&idle);
+    return result == CUDA_SUCCESS ? fill() : result;
+}
+
+/*
+ * The other thread's capture ends valid, and this thread's own mode is as it was.  A call that the capture
+ * forbids to the program is made in RELAXED mode, as a program has to; any other in GLOBAL mode, where the
+ * hook's own questions to the driver would spoil the capture if they were asked in the program's mode.
+ */
+static int captured(const struct call *call, bool full)
+{
+    const CUstreamCaptureMode mine = sim_capture_unsafe(call->symbol)
+                                         ? CU_STREAM_CAPTURE_MODE_RELAXED
+                                         : CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUstreamCaptureMode mode = mine;
+    struct capture c = {.wrong = 0};
+    CUresult result;
+    pthread_t thread;
+    struct frame f;
+
+    if (full && !may_refuse(call->rule) && call->rule != RULE_CHARGE_POOL)
+        return 0;
+    memset(&f, 0, sizeof(f));
+    result = frame_prepare(call->rule, &f);
+    pthread_barrier_init(&c.step, NULL, 2);
+    if (result != CUDA_SUCCESS || pthread_create(&thread, NULL, capture_main, &c) != 0) {
+        fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
+        return 3;
+    }
+    pthread_barrier_wait(&c.step);
+    cuThreadExchangeStreamCaptureMode(&mode);
+    if (full) {
+        CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+        cuThreadExchangeStreamCaptureMode(&relaxed);
+        result = fill_but_for_a_pool();
+        cuThreadExchangeStreamCaptureMode(&relaxed);
+    }
+    if (result == CUDA_SUCCESS)
+        result = call->make(&f);
+    if (full && result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = CUDA_SUCCESS;
+    mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    cuThreadExchangeStreamCaptureMode(&mode);
+    pthread_barrier_wait(&c.step);
+    pthread_join(thread, NULL);
+    if (result != CUDA_SUCCESS || mode != mine || c.wrong != 0) {
+        fprintf(stderr, "%s beside a capture: gave %d, mode %d, not %d; the capture: line %d\n",
+                call->symbol, (int)result, (int)mode, (int)mine, c.wrong);
+        return 1;
+    }
+    return 0;
+}
+
 static int make(const struct call *call)
 {
     struct frame f;
@@ -500,7 +324,7 @@ static int make(const struct call *call)
     int64_t before, change;
 
     memset(&f, 0, sizeof(f));
-    result = prepare(call->rule, &f);
+    result = frame_prepare(call->rule, &f);
     if (result != CUDA_SUCCESS) {
         fprintf(stderr, "%s: what comes before it gave %d\n", call->symbol, (int)result);
         return 3;
@@ -558,6 +382,10 @@ int calls_run(const char *symbol, const char *frame)
             continue;
         if (strcmp(frame, "refused") == 0)
             return refused(&calls[i]);
+        if (strncmp(frame, "captured", 8) == 0)
+            return captured(&calls[i], strcmp(frame, "captured_full") == 0);
+        if (strcmp(frame, "faulted") == 0)
+            return faulted(&calls[i]);
         if (strcmp(frame, "thread") == 0)
             return in_thread(&calls[i]);
         if (strcmp(frame, "child") == 0)

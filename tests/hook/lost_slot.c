@@ -1,10 +1,29 @@
 #include "tests/hook/lost_slot.h"
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/hook/scenario.h"
+
+bool write_owner(int32_t slot, uint32_t pid)
+{
+    const uint64_t any = 0; /* start time: not known, so not asked */
+    struct vcap_lf_header header;
+    int fd = open(self.ledger, O_RDWR);
+    bool ok = fd >= 0 && read(fd, &header, sizeof(header)) == (ssize_t)sizeof(header);
+    off_t at = ok ? (off_t)header.slot_offset + (off_t)slot * header.slot_stride : 0;
+
+    ok = ok &&
+         pwrite(fd, &pid, sizeof(pid), at + (off_t)offsetof(struct vcap_lf_slot, pid)) ==
+             (ssize_t)sizeof(pid) &&
+         pwrite(fd, &any, sizeof(any), at + (off_t)offsetof(struct vcap_lf_slot, start_time)) ==
+             (ssize_t)sizeof(any);
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
 
 bool write_state(int32_t slot, uint64_t word)
 {
@@ -18,6 +37,22 @@ bool write_state(int32_t slot, uint64_t word)
     if (fd >= 0)
         close(fd);
     return ok;
+}
+
+uint64_t read_state(int32_t slot)
+{
+    struct vcap_lf_header header;
+    uint64_t word = UINT64_MAX;
+    int fd = open(self.ledger, O_RDONLY);
+
+    if (fd < 0 || read(fd, &header, sizeof(header)) != (ssize_t)sizeof(header) ||
+        pread(fd, &word, sizeof(word),
+              (off_t)header.slot_offset + (off_t)slot * header.slot_stride) !=
+            (ssize_t)sizeof(word))
+        word = UINT64_MAX;
+    if (fd >= 0)
+        close(fd);
+    return word;
 }
 
 int32_t my_slot(void)

@@ -7,8 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int32_t my_slot(void); /* by this process's pid; -1: none */
+int32_t my_slot(void);                        /* by this process's pid; -1: none */
+bool write_owner(int32_t slot, uint32_t pid); /* to be judged by that pid alone */
 bool write_state(int32_t slot, uint64_t word);
+uint64_t read_state(int32_t slot); /* UINT64_MAX: cannot be had */
 
 /* The whole file's tables as they were before anybody charged. */
 bool forget_charges(int32_t slot);

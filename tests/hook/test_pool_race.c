@@ -263,6 +263,44 @@ static int growth_that_is_undecided_is_nobody_elses_to_book(void)
     return 0;
 }
 
+/* Takes 40 MiB, and the driver takes its time over it. */
+static void *grow_late(void *arg)
+{
+    struct worker *w = arg;
+    CUdeviceptr pointer;
+
+    w->failed = api.cuCtxSetCurrent(context) != CUDA_SUCCESS ||
+                api.cuMemAllocFromPoolAsync(&pointer, 40 * MIB, shared, NULL) != CUDA_SUCCESS;
+    return NULL;
+}
+
+static int room_of_a_call_in_the_driver_is_kept_while_others_settle(void)
+{
+    cuuint64_t all = UINT64_MAX;
+    struct worker w = {.number = 0};
+    CUdeviceptr pointer, other;
+    pthread_t thread;
+
+    CHECK(prepare() == 0);
+    CHECK(pthread_create(&thread, NULL, grow_late, &w) == 0);
+    for (int i = 0; i < 5000 && journal_count("cuMemAllocFromPoolAsync") < 1; i++)
+        usleep(1000);
+    OK(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, shared, NULL));
+    CHECK(charged(0) >= 60 * MIB);
+    OK(api.cuMemPoolSetAttribute(shared, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all)); /* settles */
+    CHECK(charged(0) >= 60 * MIB);
+    /* nobody else gets that room, in whatever way he asks */
+    REFUSED(api.cuMemAlloc_v2(&other, 20 * MIB));
+    REFUSED(api.cuMemAllocFromPoolAsync(&other, 20 * MIB, shared, NULL));
+    CHECK(charged(0) >= 60 * MIB);
+    pthread_join(thread, NULL);
+    SAME(w.failed, 0);
+    SAME(charged(0), 60 * MIB);
+    SAME(charged(0), sim_alloc_bytes(&self, 0));
+    SAME(ledger_events(self.ledger, VCAP_LF_EVENT_OVER), 0);
+    return 0;
+}
+
 /* Fills what is left, keeps it, until its input ends. */
 static int fill(void)
 {
@@ -304,6 +342,9 @@ static const struct scenario scenarios[] = {
     SCENARIO(growth_that_is_undecided_is_nobody_elses_to_book,
              "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_POOL_CHUNK_MIB=32;VRAMCAP_SIM_JOURNAL=@/journal;"
              "VRAMCAP_SIM_DELAY_US=cuMemPoolGetAttribute/after:400000:1"),
+    SCENARIO(room_of_a_call_in_the_driver_is_kept_while_others_settle,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_POOL_CHUNK_MIB=2;VRAMCAP_SIM_JOURNAL=@/journal;"
+             "VRAMCAP_SIM_DELAY_US=cuMemAllocFromPoolAsync:1500000:1"),
     SCENARIO(threads_free_each_others_pointers, NULL),
     SCENARIO(two_threads_settling_one_pool_leave_the_drivers_figure, NULL),
     /* the mode is set back between a reading and its booking: there the delay widens the race */

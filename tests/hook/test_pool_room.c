@@ -76,6 +76,27 @@ static int growth_makes_the_next_synchronise_look(void)
     return 0;
 }
 
+/* At the ceiling, another stream's idle memory promises to serve; the driver takes a chunk more, and does not
+ * answer when it is asked how much. */
+static int growth_that_cannot_be_read_passes_no_ceiling(void)
+{
+    CUdeviceptr one, two, linear;
+    CUstream first, second;
+    CUmemoryPool pool;
+
+    OK(begin(0));
+    CHECK((pool = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0)) != NULL);
+    OK(api.cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+    OK(api.cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    OK(api.cuMemAllocFromPoolAsync(&one, 32 * MIB, pool, first));
+    OK(api.cuMemFreeAsync(one, first));
+    OK(api.cuMemAlloc_v2(&linear, 32 * MIB)); /* 64 of 64 */
+    OK(api.cuMemAllocFromPoolAsync(&two, 20 * MIB, pool, second));
+    CHECK(sim_alloc_bytes(&self, 0) <= 64 * MIB);
+    SAME(charged(0), sim_alloc_bytes(&self, 0));
+    return 0;
+}
+
 /* CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: a part of the memory of device 1. */
 static int memory_of_a_locality_domain_is_its_devices(void)
 {
@@ -105,6 +126,9 @@ static const struct scenario scenarios[] = {
     SCENARIO(idle_pools_give_back_before_anything_is_refused,
              "VRAMCAP_MEMORY_MIB=64;VRAMCAP_CONTEXT_MIB=16;VRAMCAP_SIM_POOL_CHUNK_MIB=32"),
     SCENARIO(growth_makes_the_next_synchronise_look, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
+    SCENARIO(growth_that_cannot_be_read_passes_no_ceiling,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_POOL_CHUNK_MIB=32;"
+             "VRAMCAP_SIM_FAIL=cuMemPoolGetAttribute:5:999"),
     SCENARIO(memory_of_a_locality_domain_is_its_devices,
              "VRAMCAP_SIM_VERSION=13050;VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
 };

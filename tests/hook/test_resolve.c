@@ -323,6 +323,48 @@ static void gap_stubs_keep_every_argument(void **state)
     assert_int_equal(count_lines(output.err, "cuCheckpointProcessRestore is not accounted"), 1);
 }
 
+/* Of the table's families; what copies is none of them. */
+static void a_name_that_no_table_knows_passes_and_is_said_once(void **state)
+{
+    static const char *const argv[] = {TEST_BARE, "unknown", NULL};
+    static const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024",
+                                        "LD_LIBRARY_PATH=" TEST_ARGS_DRIVER, NULL};
+    const struct fixture *f = *state;
+    const char *const dump[] = {TEST_TOOL, "dump", f->ledger, NULL};
+    static const char *const plain[] = {"LD_PRELOAD", NULL};
+    static struct child_output output;
+    struct vcap_snapshot s;
+    struct child child;
+    char line[64];
+
+    assert_true(child_start(&child, f, argv, extra));
+    assert_true(child_line(&child, line, sizeof(line), FIXTURE_DEADLINE_MS));
+    assert_string_equal(line, "ready");
+    assert_true(ledger_read(f->ledger, &s));
+    assert_int_equal(s.process_count, 1);
+    assert_int_equal(s.processes[0].gaps, 2);
+    vcap_snapshot_free(&s);
+    assert_int_equal(ledger_events(f->ledger, VCAP_LF_EVENT_GAP), 2);
+    child_run(f, dump, plain, &output);
+    assert_non_null(
+        strstr(output.out, "not accounted, but used: cuMemAllocSomewhere, cuMemAlloc_v9\n"));
+    close(child.in);
+    child.in = -1;
+    /* what it wrote */
+    {
+        size_t used = 0;
+        ssize_t got;
+
+        while ((got = read(child.err, output.err + used, sizeof(output.err) - 1 - used)) > 0)
+            used += (size_t)got;
+        output.err[used] = 0;
+    }
+    assert_int_equal(child_wait(&child, FIXTURE_DEADLINE_MS), 0);
+    assert_int_equal(count_lines(output.err, "cuMemAllocSomewhere is newer than"), 1);
+    assert_int_equal(count_lines(output.err, "cuMemAlloc_v9 is newer than"), 1);
+    assert_int_equal(count_lines(output.err, "vramcap: "), 2);
+}
+
 static void however_the_driver_is_opened_it_is_hooked(void **state)
 {
     static const char *const paths[] = {"libcuda.so.1", TEST_SIM "/libcuda.so.1",
@@ -386,6 +428,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(without_a_driver_names_exist_and_answer_no_device),
     cmocka_unit_test(a_null_name_is_as_without_us),
     cmocka_unit_test(gap_stubs_keep_every_argument),
+    cmocka_unit_test(a_name_that_no_table_knows_passes_and_is_said_once),
     cmocka_unit_test(however_the_driver_is_opened_it_is_hooked),
     cmocka_unit_test(a_driver_opened_by_a_relative_path_is_hooked),
     cmocka_unit_test(old_drivers_run),

@@ -117,6 +117,19 @@ int do_context_destroy(struct actor *a)
 }
 
 /* The second card's primary context, which comes and goes; only where no other thread is in it. */
+/* Retains the second card's primary context once more.  False: refused, which only one that was reset may be:
+ * it is made anew.  *rc: 1 if it may not. */
+static bool retain_again(struct actor *a, CUcontext *context, int *rc)
+{
+    bool lives = primary_lives(1);
+    CUresult result = api.cuDevicePrimaryCtxRetain(context, 1);
+
+    *rc = result == CUDA_SUCCESS ? 0
+          : lives ? wrong(a, "a context that lives is retained: gave %d", (int)result)
+                  : judge(a, (int)result, 1, CONTEXT_BYTES);
+    return result == CUDA_SUCCESS;
+}
+
 int do_primary(struct actor *a)
 {
     static const char *const calls[] = {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
@@ -126,6 +139,7 @@ int do_primary(struct actor *a)
     CUdeviceptr pointer = 0;
     CUresult result;
     bool hit;
+    int rc;
 
     if (w->threads != 1)
         return 0;
@@ -147,11 +161,14 @@ int do_primary(struct actor *a)
     }
     if (chance(a, 30)) {
         struck(a);
-        GOOD(api.cuDevicePrimaryCtxRetain(&context, 1)); /* once more and back changes nothing */
+        if (!retain_again(a, &context, &rc)) /* once more and back changes nothing */
+            return rc;
         GOOD(api.cuDevicePrimaryCtxRelease(1));
         return 0;
     }
-    GOOD((struck(a), api.cuDevicePrimaryCtxRetain(&context, 1)));
+    struck(a);
+    if (!retain_again(a, &context, &rc))
+        return rc;
     GOOD(api.cuDevicePrimaryCtxRelease_v2(1));
     if (chance(a, 30)) {
         GOOD(api.cuDevicePrimaryCtxReset_v2(1));
@@ -227,6 +244,20 @@ uint64_t limits_model(const struct context *c)
     return sum;
 }
 
+/* What a failed reading hid may have no room when it is read: then the limit goes back to its first value. */
+static int limit_again(struct actor *a, struct context *c, unsigned i)
+{
+    CUresult result = api.cuCtxSetLimit(limits[i], c->value[i]);
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY &&
+        __atomic_load_n(&a->world->unread, __ATOMIC_RELAXED) != 0) {
+        c->value[i] = c->initial[i];
+        result = api.cuCtxSetLimit(limits[i], c->value[i]);
+    }
+    GOOD(result);
+    return 0;
+}
+
 /* Sets each limit to what it is: the hooks read it once more. */
 int limits_again(struct actor *a)
 {
@@ -235,7 +266,8 @@ int limits_again(struct actor *a)
 
         GOOD(api.cuCtxSetCurrent(c->handle));
         for (unsigned i = 0; i < LIMITS; i++)
-            GOOD(api.cuCtxSetLimit(limits[i], c->value[i]));
+            if (limit_again(a, c, i) != 0)
+                return 1;
     }
     GOOD(api.cuCtxSetCurrent(here(a)->handle));
     return 0;

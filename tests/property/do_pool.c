@@ -3,7 +3,6 @@
  */
 #include "tests/property/property.h"
 
-#include <pthread.h>
 #include <string.h>
 
 static const char *const queries[] = {"cuMemPoolGetAttribute", "cuMemPoolTrimTo",
@@ -62,6 +61,7 @@ int do_pool_destroy(struct actor *a)
 
     if (pool == NULL || lends(a, pool))
         return 0;
+    pool->size = pool_reserved((CUmemoryPool)(uintptr_t)pool->number);
     arm(a, calls);
     result = api.cuMemPoolDestroy((CUmemoryPool)(uintptr_t)pool->number);
     hit = struck(a);
@@ -209,14 +209,11 @@ int do_free_async(struct actor *a)
     return 0;
 }
 
-/* Whoever waits for a whole context spoils every capture on its streams: that is the driver's rule, and
- * the threads share a context. */
-static pthread_rwlock_t whole_context = PTHREAD_RWLOCK_INITIALIZER;
-
-static int capture(struct actor *a, CUstream stream)
+static int capture(struct actor *a)
 {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
+    CUstream stream = a->context[0].stream;
     CUdeviceptr pointer = 0;
     CUgraph graph = NULL;
 
@@ -236,20 +233,22 @@ int do_capture(struct actor *a)
 
     if (a->current != 0)
         return 0;
-    (void)pthread_rwlock_rdlock(&whole_context);
-    rc = capture(a, a->context[0].stream);
-    (void)pthread_rwlock_unlock(&whole_context);
+    pthread_rwlock_rdlock(&a->world->captures);
+    rc = capture(a);
+    pthread_rwlock_unlock(&a->world->captures);
     return rc;
 }
 
 int do_synchronize(struct actor *a)
 {
+    pthread_rwlock_t *captures = &a->world->captures;
+
     switch (draw(a, 4)) {
     case 0:
+        pthread_rwlock_wrlock(captures);
         arm(a, queries);
-        (void)pthread_rwlock_wrlock(&whole_context);
         api.cuCtxSynchronize();
-        (void)pthread_rwlock_unlock(&whole_context);
+        pthread_rwlock_unlock(captures);
         break;
     case 1:
         GOOD(api.cuEventRecord(a->event, a->context[0].stream));
@@ -257,10 +256,10 @@ int do_synchronize(struct actor *a)
         api.cuEventSynchronize(a->event);
         break;
     case 2:
+        pthread_rwlock_wrlock(captures);
         arm(a, queries);
-        (void)pthread_rwlock_wrlock(&whole_context);
         api.cuCtxSynchronize_v2(here(a)->handle);
-        (void)pthread_rwlock_unlock(&whole_context);
+        pthread_rwlock_unlock(captures);
         break;
     default:
         arm(a, queries);

@@ -118,7 +118,7 @@ bool room_for(struct actor *a, uint64_t bytes)
     return sum <= a->world->quota;
 }
 
-static uint64_t reserved(CUmemoryPool pool)
+uint64_t pool_reserved(CUmemoryPool pool)
 {
     cuuint64_t bytes = 0;
 
@@ -136,11 +136,10 @@ static uint64_t reserved_by_device(unsigned card)
         api.cuDeviceGetGraphMemAttribute((CUdevice)card, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
                                          &graphs) != CUDA_SUCCESS)
         return UINT64_MAX / 4;
-    return reserved(pool) + graphs;
+    return pool_reserved(pool) + graphs;
 }
 
-/* A reset ends it though it is still retained. */
-static bool primary_lives(unsigned card)
+bool primary_lives(unsigned card)
 {
     unsigned flags = 0;
     int active = 0;
@@ -149,28 +148,35 @@ static bool primary_lives(unsigned card)
            active != 0;
 }
 
-/* For whoever looks into a failure: PROPERTY_TRACE=1 writes the pools after each step. */
+/* For whoever looks into a failure: PROPERTY_TRACE=FILE has the pools after each step. */
 void trace(struct actor *a, uint64_t ledger, uint64_t model, unsigned card)
 {
-    fprintf(stderr,
+    static FILE *to;
+
+    if (to == NULL)
+        to = fopen(getenv("PROPERTY_TRACE"), "a");
+    if (to == NULL)
+        return;
+    fprintf(to,
             "%llu %s card %u ledger %llu model %llu devices %llu:", (unsigned long long)a->steps,
             a->doing, card, (unsigned long long)ledger, (unsigned long long)model,
             (unsigned long long)reserved_by_device(card));
     for (const struct thing *t = a->things; t != NULL; t = t->next)
         if (t->kind == POOL && t->card == card)
-            fprintf(
-                stderr, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
-                (unsigned long long)(t->destroyed ? 0
-                                                  : reserved((CUmemoryPool)(uintptr_t)t->number)),
-                (unsigned long long)t->live);
-    fprintf(stderr, "\n");
+            fprintf(to, " %s%llx=%llu/%llu", t->destroyed ? "-" : "", (unsigned long long)t->number,
+                    (unsigned long long)(t->destroyed
+                                             ? 0
+                                             : pool_reserved((CUmemoryPool)(uintptr_t)t->number)),
+                    (unsigned long long)t->live);
+    fprintf(to, "\n");
+    fflush(to);
 }
 
 static uint64_t cost_of(const struct thing *t)
 {
     if (t->kind != POOL)
         return t->bytes;
-    return t->destroyed ? t->live : reserved((CUmemoryPool)(uintptr_t)t->number);
+    return t->destroyed ? t->live : pool_reserved((CUmemoryPool)(uintptr_t)t->number);
 }
 
 uint64_t model_bytes(struct world *w, unsigned card)
@@ -198,7 +204,7 @@ uint64_t model_slack(struct world *w)
 
     for (unsigned n = 0; n < w->threads; n++)
         for (const struct thing *t = actors[n].things; t != NULL; t = t->next)
-            sum += t->kind == POOL && t->destroyed ? t->pointers * 4 * MIB : 0;
+            sum += t->kind == POOL && t->destroyed && t->size > t->live ? t->size - t->live : 0;
     return sum;
 }
 

@@ -52,7 +52,7 @@ struct thing {
     CUcontext context;  /* goes with it; NULL: with none */
     uint64_t bytes;     /* what it costs by itself */
     uint64_t imported;  /* what it shows of another's */
-    uint64_t size;      /* as asked for */
+    uint64_t size;      /* as asked for; a destroyed pool: what it had reserved */
     uint64_t number;    /* pointer, handle, or the address of an object */
     struct thing *home; /* the pool of a pointer */
     /* a pool: what its live pointers sum up to, rounded each, and whether it is destroyed */
@@ -112,6 +112,9 @@ struct world {
     struct thing *handed; /* from one thread to another */
     unsigned handed_count;
     pthread_mutex_t lock;
+    /* Held for reading by who captures, for writing by who waits for a whole context: the driver lets that
+     * spoil every capture in it. */
+    pthread_rwlock_t captures;
     int left, right; /* sockets to the neighbours; -1: none */
 };
 
@@ -136,9 +139,12 @@ struct context *here(struct actor *a);          /* the current context */
 bool room_for(struct actor *a, uint64_t bytes); /* in this actor's quota */
 /* The context is gone: what belongs to it is. */
 void things_gone(struct actor *a, CUcontext context);
+uint64_t pool_reserved(CUmemoryPool pool); /* by the driver */
 /* A pointer of a pool is gone. */
 void pool_pointer_gone(struct thing *pool, uint64_t size);
 
+/* A reset ends a primary context though it is still retained. */
+bool primary_lives(unsigned card);
 /* What this process should be charged on a card now. */
 uint64_t model_bytes(struct world *w, unsigned card);
 uint64_t model_imported(struct world *w, unsigned card);

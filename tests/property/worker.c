@@ -409,6 +409,7 @@ int main(int argc, char **argv)
     world.right = atoi(argv[9]);
     world.ledger = getenv("VRAMCAP_LEDGER");
     pthread_mutex_init(&world.lock, NULL);
+    pthread_rwlock_init(&world.captures, NULL);
     if (world.threads < 1 || world.threads > THREADS_MOST || set_up(ways[world.seed % 3]) != 0)
         return 1;
     pthread_barrier_init(&start, NULL, world.threads + 1);

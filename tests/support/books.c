@@ -82,10 +82,11 @@ uint64_t ledger_charged_by(const char *path, unsigned card, pid_t pid)
 
         if (process->pid != (uint32_t)pid)
             continue;
-        bytes = 0;
+        /* a pid may stand in two slots: the one that was taken from it may be in either place */
+        bytes = bytes == UINT64_MAX ? 0 : bytes;
         for (uint32_t i = 0; i < process->charge_count; i++)
             if (process->charges[i].gpu == (uint32_t)at)
-                bytes = process->charges[i].held_bytes;
+                bytes += process->charges[i].held_bytes;
     }
     vcap_snapshot_free(&s);
     return bytes;

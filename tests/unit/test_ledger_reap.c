@@ -70,6 +70,31 @@ static void killed_owners_charges_come_back_once_under_racing_reapers(void **sta
     vcap_ledger_close(&ledger);
 }
 
+static void nobody_waits_for_the_dead(void **state)
+{
+    uint64_t one = 1, worst = 0;
+    int slow = 0;
+
+    (void)state;
+    begin(64);
+    for (int round = 0; round < 20; round++) {
+        uint64_t before, took;
+
+        for (int p = 0; p < WHOLE; p++)
+            assert_int_equal(box_run(box_charge_and_die, &one), 0);
+        before = box_clock_ns();
+        assert_int_equal(box_charge(&ledger, WHOLE), 0); /* takes what every one of them held */
+        took = box_clock_ns() - before;
+        slow += took > UINT64_C(10000000);
+        worst = took > worst ? took : worst;
+        assert_int_equal(vcap_ledger_release(&ledger, 0, WHOLE * UNIT), 0);
+    }
+    print_message("20 charges that reap %d dead, worst %llu us, %d over 10 ms\n", (int)WHOLE,
+                  (unsigned long long)worst / 1000, slow);
+    assert_in_range(slow, 0, 1); /* a virtual machine may be stopped itself */
+    vcap_ledger_close(&ledger);
+}
+
 static void what_a_killed_reaper_left_dead_is_finished_by_the_next(void **state)
 {
     uint64_t most = 30;
@@ -395,6 +420,7 @@ static int charge_forever(void *arg)
 
 static void nobody_waits_for_a_process_that_was_stopped_in_the_middle(void **state)
 {
+    uint64_t worst = 0;
     int slow = 0;
     pid_t pid;
 
@@ -403,21 +429,25 @@ static void nobody_waits_for_a_process_that_was_stopped_in_the_middle(void **sta
     pid = box_start(charge_forever, NULL);
     assert_true(box_await(0, 1));
     for (int round = 0; round < 100; round++) {
-        uint64_t before;
+        uint64_t before, took;
         int status;
 
         kill(pid, SIGSTOP);
         assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
         assert_true(WIFSTOPPED(status));
-        before = vcap_clock_ns(CLOCK_MONOTONIC);
+        before = box_clock_ns();
         assert_int_equal(box_charge(&ledger, WHOLE - 1), 0);
         assert_int_equal(box_charge(&ledger, 2), -EDQUOT); /* looks for the dead: it is not one */
         assert_int_equal(vcap_ledger_release(&ledger, 0, (WHOLE - 1) * UNIT), 0);
-        slow += vcap_clock_ns(CLOCK_MONOTONIC) - before > 10000000;
+        took = box_clock_ns() - before;
+        slow += took > UINT64_C(10000000);
+        worst = took > worst ? took : worst;
         kill(pid, SIGCONT);
         usleep(200);
     }
-    assert_true(slow < 10); /* this machine may be busy; waiting for the stopped one would be 100 */
+    print_message("100 stops, worst charge and refusal %llu us, %d over 10 ms\n",
+                  (unsigned long long)worst / 1000, slow);
+    assert_in_range(slow, 0, 1); /* a virtual machine may be stopped itself */
     kill(pid, SIGKILL);
     assert_int_equal(box_end(pid), 1000 + SIGKILL);
     assert_the_whole_is_ours();
@@ -477,6 +507,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOX_TEST(killed_owners_charges_come_back_once_under_racing_reapers),
+        BOX_TEST(nobody_waits_for_the_dead),
         BOX_TEST(what_a_killed_reaper_left_dead_is_finished_by_the_next),
         BOX_TEST(a_full_table_says_so_and_a_death_makes_room),
         BOX_TEST(racing_claimers_all_find_room_in_a_table_full_of_dead),

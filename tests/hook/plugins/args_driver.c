@@ -1,6 +1,6 @@
 /*
  * A libcuda.so.1 that only remembers how it was called: GAP entry points are one stub for all
- * signatures, so any of them may stand for a function of many arguments.
+ * signatures, so any of them may stand for a function of many arguments.  It has names that no table knows.
  */
 #include <stddef.h>
 #include <string.h>
@@ -23,7 +23,26 @@ long cuEGLStreamConsumerAcquireFrame(unsigned long a, unsigned long b, unsigned 
 unsigned long cuCheckpointProcessRestore(unsigned long a, unsigned long b, unsigned long c,
                                          unsigned long d);
 
+int cuMemAllocSomewhere(unsigned long a);
+int cuMemAlloc_v9(unsigned long a);
+int cuMemcpySideways(unsigned long a);
+
 static struct seen seen;
+
+int cuMemAllocSomewhere(unsigned long a)
+{
+    return (int)a + 1;
+}
+
+int cuMemAlloc_v9(unsigned long a)
+{
+    return (int)a + 9;
+}
+
+int cuMemcpySideways(unsigned long a)
+{
+    return (int)a + 2;
+}
 
 int cuInit(unsigned flags)
 {
