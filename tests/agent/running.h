@@ -31,7 +31,7 @@ void running_teardown(struct running *r);
 /*
  * Starts it with --listen, --ledger-dir, --interval 0.05, --no-proc, --no-mps, --nvml none and, if
  * with_state, --state; then extra, which may say otherwise.  environment: "A=B", NULL-terminated, may
- * be NULL.  Waits until it answers; false: it ended, or did not within 10 s.
+ * be NULL.  Waits until it answers; false: it ended, or did not within 30 s.
  */
 bool running_start(struct running *r, bool with_state, const char *const *environment,
                    const char *const *extra);
@@ -42,7 +42,7 @@ int running_stop(struct running *r, int signal);
 /* GET; the status, 0: no answer. */
 int running_get(struct running *r, const char *path);
 
-/* A connected socket; -1. */
+/* A connected socket, on which recv() waits 30 s at most; -1. */
 int running_connect(const struct running *r);
 
 /* Sends bytes on a new connection, then reads what comes until the end or timeout_ms; its length. */
@@ -54,7 +54,7 @@ double running_metric(struct running *r, const char *series);
 /* The same of a container's series on the GPU of row 0 of an image: NAME{container=C,gpu_uuid=...}. */
 double running_value(struct running *r, const char *name, const char *container);
 
-/* Until the metric has the value; false after 10 s. */
+/* Until the metric has the value; false after 30 s. */
 bool running_until(struct running *r, const char *name, const char *container, double value);
 
 /* /v1/containers now, or one container of it (to be given back with json_decref). */
@@ -65,7 +65,7 @@ json_t *running_container(struct running *r, const char *label);
 const char *running_log(const struct running *r);
 unsigned running_lines(const struct running *r, const char *one, const char *other);
 
-/* Until such a line is there; false after 10 s. */
+/* Until such a line is there; false after 30 s. */
 bool running_until_line(const struct running *r, const char *one, const char *other);
 
 /* Path of a ledger by name; valid until the fourth call after this. */
