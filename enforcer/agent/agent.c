@@ -23,6 +23,8 @@
 #define SLOW_SHARE 10u
 #define ROUND_NS (250 * MS)
 #define SCAN_NS (20 * MS) /* of a round, for /proc */
+#define ASK_NS (20 * MS)  /* of a round, for the environments of processes without a slot */
+#define PATIENT_ASK_NS (5000 * MS)
 #define SEEN_EVERY_S 60u
 #define NEW_NS                                                                                     \
     (10000 * MS) /* a slot this young may be of a process that /proc was not asked about yet */
@@ -256,12 +258,13 @@ static void scan(struct vcap_agent *a, uint64_t now, bool patient)
     vcap_find_processes(a, now);
 }
 
-static void list_passive(struct vcap_agent *a)
+static void list_passive(struct vcap_agent *a, bool patient)
 {
     if (a->processes_pass == a->processes.pass)
         return;
     a->processes_pass = a->processes.pass;
-    vcap_compare_passive(a->all, a->count, &a->processes, a->nvml, &a->passive);
+    vcap_compare_passive(a->all, a->count, &a->processes, a->nvml,
+                         patient ? PATIENT_ASK_NS : ASK_NS, &a->passive);
     for (size_t i = 0; i < a->passive.count; i++) {
         struct vcap_passive *p = &a->passive.all[i];
         struct vcap_text line = {0};
@@ -291,7 +294,7 @@ void vcap_agent_round(struct vcap_agent *a, bool patient)
     scan(a, begin, patient);
     read_all(a, begin, patient);
     vcap_compare(a->all, a->count, &a->processes, a->nvml, vcap_clock_ns(CLOCK_REALTIME));
-    list_passive(a);
+    list_passive(a, patient);
     forget_the_gone(a, begin);
     vcap_find_end(a);
     a->rounds++;
@@ -309,7 +312,7 @@ void vcap_agent_free(struct vcap_agent *a)
         free(a->all[i]);
     }
     free(a->all);
-    free(a->passive.all);
+    vcap_passive_free(&a->passive);
     vcap_processes_free(&a->processes);
     vcap_nvml_release(a->nvml);
     if (a->memory)

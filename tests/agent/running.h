@@ -30,7 +30,8 @@ void running_teardown(struct running *r);
 
 /*
  * Starts it with --listen, --ledger-dir, --interval 0.05, --no-proc, --no-mps, --nvml none and, if
- * with_state, --state; then extra, which may say otherwise.  environment: "A=B", NULL-terminated, may
+ * with_state, --state; then extra, which may say otherwise (--scan-interval: without --no-proc,
+ * --mps-pipe: without --no-mps).  environment: "A=B", NULL-terminated, may
  * be NULL.  Waits until it answers; false: it ended, or did not within 30 s.
  */
 bool running_start(struct running *r, bool with_state, const char *const *environment,
@@ -57,6 +58,9 @@ double running_value(struct running *r, const char *name, const char *container)
 /* Until the metric has the value; false after 30 s. */
 bool running_until(struct running *r, const char *name, const char *container, double value);
 
+/* The same for a series with its labels. */
+bool running_until_metric(struct running *r, const char *series, double value);
+
 /* /v1/containers now, or one container of it (to be given back with json_decref). */
 json_t *running_json(struct running *r);
 json_t *running_container(struct running *r, const char *label);
@@ -70,6 +74,15 @@ bool running_until_line(const struct running *r, const char *one, const char *ot
 
 /* Path of a ledger by name; valid until the fourth call after this. */
 const char *running_ledger(const struct running *r, const char *name);
+
+/*
+ * A process that has a ledger mapped as the library has it (the whole, shared, and an anchor), holds the
+ * lock of slot 1 and is in it by its number and PID namespace.  It is this test's own program with the
+ * environment given (NULL: this one's): main() calls running_client_main() first, which does not return
+ * in it.  -1: it cannot be started.
+ */
+pid_t running_client(const char *path, const char *const *environment);
+void running_client_main(int argc, char **argv);
 
 #define RUNNING_ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
