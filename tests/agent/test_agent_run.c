@@ -104,6 +104,30 @@ static void a_ledger_without_a_ceiling_shows_none(void **state)
     assert_true(running_value(&r, "vramcap_charged_bytes", "web") == 0);
 }
 
+#define CARD "vramcap_card_bytes{gpu_uuid=\"GPU-00010203-0405-0607-0809-0a0b0c0d0e0f\",gpu=\"0\"}"
+
+static void a_card_s_size_is_the_least_that_a_ledger_says_and_unknown_is_no_series(void **state)
+{
+    (void)state;
+    put("unknown");
+    start();
+    assert_true(running_value(&r, "vramcap_refusals_total", "unknown") == 9);
+    assert_true(running_metric(&r, CARD) == -1);
+    image.gpus[0].card_bytes = 24576 * IMAGE_MIB;
+    put("one");
+    image.gpus[0].card_bytes = 16384 * IMAGE_MIB;
+    put("other");
+    assert_true(running_until_metric(&r, CARD, 16384.0 * IMAGE_MIB));
+    unsigned series = 0;
+    for (const char *at = r.body; (at = strstr(at, "\nvramcap_card_bytes{")); at++)
+        series++;
+    assert_int_equal(series, 1); /* one card, however many containers */
+    assert_int_equal(unlink(running_ledger(&r, "other")), 0);
+    assert_true(running_until_metric(&r, CARD, 24576.0 * IMAGE_MIB));
+    assert_int_equal(unlink(running_ledger(&r, "one")), 0);
+    assert_true(running_until_metric(&r, CARD, -1)); /* only what is there says it */
+}
+
 static void both_layouts_of_the_directory_are_found(void **state)
 {
     (void)state;
@@ -542,6 +566,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(a_ledger_s_numbers_are_exported),
         TEST(a_ledger_without_a_ceiling_shows_none),
+        TEST(a_card_s_size_is_the_least_that_a_ledger_says_and_unknown_is_no_series),
         TEST(both_layouts_of_the_directory_are_found),
         TEST(containers_come_go_and_come_back),
         TEST(what_is_gone_is_forgotten_after_a_while),
