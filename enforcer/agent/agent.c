@@ -25,6 +25,7 @@
 #define SCAN_NS (20 * MS) /* of a round, for /proc */
 #define ASK_NS (20 * MS)  /* of a round, for the environments of processes without a slot */
 #define PATIENT_ASK_NS (5000 * MS)
+#define PLACE_AGAIN_NS (10000 * MS)
 #define SEEN_EVERY_S 60u
 #define NEW_NS                                                                                     \
     (10000 * MS) /* a slot this young may be of a process that /proc was not asked about yet */
@@ -74,9 +75,29 @@ static void become(struct vcap_watched *w, enum vcap_watched_state state, const 
         say(w, VCAP_LINE_INFO, "ledger-gone", why);
 }
 
+/* One that found no place in the memory is asked for again, now and then: there may be room now. */
+static void find_place(struct vcap_agent *a, struct vcap_watched *w)
+{
+    const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
+    if (now < w->place_due_ns)
+        return;
+    w->place_due_ns = now + PLACE_AGAIN_NS;
+    w->place = vcap_memory_place(a->memory, w->label);
+    w->memory_changed = true;
+    (void)snprintf(w->memory.label, sizeof w->memory.label, "%s", w->label);
+    if (w->place < 0 && !a->memory_full_said)
+        vcap_line_say(VCAP_LINE_WARN, "state",
+                      "no room for %s and maybe others: their counters and logged events are not "
+                      "remembered after this run",
+                      w->label);
+    a->memory_full_said = w->place < 0;
+}
+
 static void keep_memory(struct vcap_agent *a, struct vcap_watched *w)
 {
     uint64_t now_s = vcap_clock_ns(CLOCK_REALTIME) / 1000000000u;
+    if (w->place < 0)
+        find_place(a, w);
     if (w->place < 0 || (!w->memory_changed && now_s < w->memory.seen_s + SEEN_EVERY_S))
         return;
     w->memory.seen_s = now_s;
@@ -97,6 +118,16 @@ static int read_with(const struct vcap_agent *a, const struct vcap_watched *w, i
     return vcap_snapshot_read_wish(fd, &wish, snapshot, why, why_size);
 }
 
+/* Is one before it that process already?  Two slots can say that they are the same one, and its number
+ * names only one of them. */
+static bool has_host_pid(const struct vcap_watched *w, uint32_t before, pid_t pid)
+{
+    for (uint32_t i = 0; i < before; i++)
+        if (w->host_pids[i] == pid)
+            return true;
+    return false;
+}
+
 static void find_host_pids(struct vcap_agent *a, struct vcap_watched *w)
 {
     free(w->host_pids);
@@ -111,7 +142,7 @@ static void find_host_pids(struct vcap_agent *a, struct vcap_watched *w)
             p->life == VCAP_LIFE_DEAD ? NULL
                                       : vcap_processes_in_namespace(&a->processes, p->pidns,
                                                                     (pid_t)p->pid, p->start_time);
-        if (found)
+        if (found && !has_host_pid(w, i, found->pid))
             w->host_pids[i] = found->pid;
         else if (p->life == VCAP_LIFE_ALIVE && w->read_ns < p->claimed_ns + NEW_NS)
             a->scan_soon = true;
@@ -255,7 +286,7 @@ static void scan(struct vcap_agent *a, uint64_t now, bool patient)
     a->scan_due_ns = now + a->settings.scan_ms * MS;
     a->scan_soon_ns = now + SOON_NS;
     a->scan_soon = false;
-    vcap_find_processes(a, now);
+    vcap_find_processes(a);
 }
 
 static void list_passive(struct vcap_agent *a, bool patient)

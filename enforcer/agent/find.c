@@ -29,8 +29,6 @@
 #define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
 #endif
 
-#define ENTRIES_MAX VCAP_AGENT_LEDGERS
-
 /* ---- the array ---- */
 
 static bool label_is_free(const struct vcap_agent *a, const char *label)
@@ -47,6 +45,7 @@ static void drop(struct vcap_agent *a, size_t i)
     if (w->have_snapshot)
         vcap_snapshot_free(&w->snapshot);
     free(w->host_pids);
+    vcap_mps_settings_free(&w->mps);
     free(w);
     a->all[i] = a->all[--a->count];
 }
@@ -112,7 +111,8 @@ static bool is_own_file(const struct vcap_agent *a, const char *directory, const
     return false;
 }
 
-static void note_entry(struct vcap_agent *a, int number, const char *relative, const char *label,
+/* False: there is no room for it. */
+static bool note_entry(struct vcap_agent *a, int number, const char *relative, const char *label,
                        uint64_t now_ns)
 {
     char name[VCAP_CONTAINER_LABEL];
@@ -124,7 +124,7 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
             continue;
         w->index_ns = now_ns;
         a->entry_hint = i + 1;
-        return;
+        return true;
     }
     (void)snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, label);
     size_t length = strlen(name);
@@ -132,10 +132,11 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
         name[length - 7] = '\0';
     struct vcap_watched *w = watch(a, name);
     if (!w)
-        return;
+        return false;
     w->directory = number;
     (void)snprintf(w->path, sizeof w->path, "%s", relative);
     w->index_ns = now_ns;
+    return true;
 }
 
 /* Does the sub-directory hold a ledger? */
@@ -154,7 +155,8 @@ static bool holds_ledger(int directory, const char *relative)
 static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_ns)
 {
     unsigned entries = 0;
-    for (const struct dirent *e; entries < ENTRIES_MAX && (e = readdir(directory)); entries++) {
+    bool room = true;
+    for (const struct dirent *e; room && (e = readdir(directory));) {
         char relative[300];
         const char *name = e->d_name;
         unsigned char type = e->d_type;
@@ -168,8 +170,13 @@ static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_
         (void)snprintf(relative, sizeof relative, "%s%s", name, type == DT_DIR ? "/ledger" : "");
         if (type == DT_DIR && !holds_ledger(dirfd(directory), relative))
             continue;
-        note_entry(a, number, relative, name, now_ns);
+        room = ++entries <= VCAP_AGENT_LEDGERS && note_entry(a, number, relative, name, now_ns);
     }
+    if (!room && !a->directory_full_said[number])
+        vcap_line_say(VCAP_LINE_ERROR, "ledger-dir",
+                      "%s has more entries than the %u that are looked at: some are not",
+                      a->settings.directories[number], VCAP_AGENT_LEDGERS);
+    a->directory_full_said[number] = !room;
 }
 
 void vcap_find_directories(struct vcap_agent *a, uint64_t now_ns)
@@ -237,10 +244,69 @@ static void label_of(const struct vcap_process *p, const struct vcap_mapping *m,
         (void)snprintf(label, VCAP_CONTAINER_LABEL, "ledger-%llu", (unsigned long long)m->inode);
 }
 
-void vcap_find_processes(struct vcap_agent *a, uint64_t now_ns)
+static bool of_one_container(const struct vcap_watched *w, const struct vcap_process *p)
+{
+    if (p->name.container)
+        return vcap_container_name_same(&w->name, &p->name);
+    return !w->name.container && w->mntns != 0 && w->mntns == p->mntns;
+}
+
+/*
+ * May one more that was found through this process be watched?  A container can make as many as it likes,
+ * and must not take the places of the others': of its own, the one that has been gone longest gives way.
+ */
+static bool may_watch(struct vcap_agent *a, const struct vcap_process *p)
+{
+    size_t by_process = 0, of_this = 0, oldest = a->count;
+    const bool of_the_host = !p->name.container && p->mntns == a->mntns;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct vcap_watched *w = a->all[i];
+        if (w->directory >= 0)
+            continue;
+        by_process++;
+        if (of_the_host || !of_one_container(w, p))
+            continue;
+        of_this++;
+        if (w->state == VCAP_WATCHED_GONE &&
+            (oldest == a->count || w->gone_ns < a->all[oldest]->gone_ns))
+            oldest = i;
+    }
+    if (of_this >= VCAP_AGENT_OF_ONE_CONTAINER && oldest < a->count) {
+        if (a->all[oldest]->place >= 0)
+            vcap_memory_forget(a->memory, a->all[oldest]->place);
+        drop(a, oldest);
+        return true;
+    }
+    return of_this < VCAP_AGENT_OF_ONE_CONTAINER && by_process < VCAP_AGENT_BY_PROCESS;
+}
+
+static struct vcap_watched *watch_process(struct vcap_agent *a, const struct vcap_process *p,
+                                          const struct vcap_mapping *m)
+{
+    char label[VCAP_CONTAINER_LABEL];
+    struct vcap_watched *w;
+    label_of(p, m, label);
+    if (!may_watch(a, p) || !(w = watch(a, label))) {
+        if (!a->processes_full_said)
+            vcap_line_say(VCAP_LINE_WARN, "ledgers",
+                          "process %d has one more ledger mapped than the %u of a container and %u "
+                          "in all that are looked at",
+                          (int)p->pid, VCAP_AGENT_OF_ONE_CONTAINER, VCAP_AGENT_BY_PROCESS);
+        a->processes_full_said = true;
+        return NULL;
+    }
+    w->inode = m->inode;
+    w->device = m->device;
+    (void)snprintf(w->path, sizeof w->path, "%s", m->name);
+    return w;
+}
+
+void vcap_find_processes(struct vcap_agent *a)
 {
     const struct vcap_processes *all = &a->processes;
-    (void)now_ns;
+    struct stat st;
+    if (a->mntns == 0)
+        a->mntns = stat("/proc/self/ns/mnt", &st) == 0 ? (uint64_t)st.st_ino : 1;
     for (size_t i = 0; i < all->known_count; i++) {
         const struct vcap_process *p = &all->known[i];
         for (uint32_t k = 0; k < p->ledger_count; k++) {
@@ -250,16 +316,8 @@ void vcap_find_processes(struct vcap_agent *a, uint64_t now_ns)
                 if (a->all[n]->inode == m->inode && a->all[n]->device == m->device &&
                     a->all[n]->state != VCAP_WATCHED_GONE)
                     w = a->all[n];
-            if (!w) {
-                char label[VCAP_CONTAINER_LABEL];
-                label_of(p, m, label);
-                if (!(w = watch(a, label)))
-                    return;
-                w->inode = m->inode;
-                w->device = m->device;
-                (void)snprintf(w->path, sizeof w->path, "%s", m->name);
-            }
-            add_user(w, p, m, all->pass);
+            if (w || (w = watch_process(a, p, m)))
+                add_user(w, p, m, all->pass);
         }
     }
 }

@@ -341,6 +341,7 @@ static void end(struct service *s)
 int main(int argc, char **argv)
 {
     static struct service s;
+    vcap_command_reserve_descriptors(); /* or the state file is where log lines are written */
     int status = vcap_agent_parse(argc, argv, &s.options);
     if (status >= 0)
         return status;
