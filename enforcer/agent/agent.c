@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "enforcer/agent/event_line.h"
+#include "enforcer/agent/probe.h"
 #include "enforcer/agent/remember.h"
 #include "enforcer/kernel.h"
 
@@ -345,6 +346,7 @@ void vcap_agent_free(struct vcap_agent *a)
     free(a->all);
     vcap_passive_free(&a->passive);
     vcap_processes_free(&a->processes);
+    vcap_probe_end();
     vcap_nvml_release(a->nvml);
     if (a->memory)
         vcap_memory_close(a->memory);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "enforcer/agent/event_line.h"
+#include "enforcer/agent/probe.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_read_open.h"
 
@@ -71,10 +72,39 @@ static void clean(char *text)
             *text = '_';
 }
 
+/* One that was found through processes of the container that this process is of. */
+static bool is_of_container(const struct vcap_watched *w, const struct vcap_process *p)
+{
+    if (w->directory >= 0)
+        return false;
+    if (p->name.container)
+        return vcap_container_name_same(&w->name, &p->name);
+    return !w->name.container && w->mntns != 0 && w->mntns == p->mntns;
+}
+
+/* Drops the one that has been gone longest, of one container if `of` is given; with what is remembered of
+ * it.  False: none is gone. */
+static bool drop_gone(struct vcap_agent *a, const struct vcap_process *of)
+{
+    size_t oldest = a->count;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct vcap_watched *w = a->all[i];
+        if (w->state == VCAP_WATCHED_GONE && (!of || is_of_container(w, of)) &&
+            (oldest == a->count || w->gone_ns < a->all[oldest]->gone_ns))
+            oldest = i;
+    }
+    if (oldest == a->count)
+        return false;
+    if (a->all[oldest]->place >= 0)
+        vcap_memory_forget(a->memory, a->all[oldest]->place);
+    drop(a, oldest);
+    return true;
+}
+
 static struct vcap_watched *watch(struct vcap_agent *a, const char *label)
 {
     struct vcap_watched *w;
-    if (a->count >= VCAP_AGENT_LEDGERS)
+    if (a->count >= VCAP_AGENT_LEDGERS && !drop_gone(a, NULL))
         return NULL;
     if (a->count == a->room) {
         size_t room = a->room ? a->room * 2 : 64;
@@ -244,40 +274,21 @@ static void label_of(const struct vcap_process *p, const struct vcap_mapping *m,
         (void)snprintf(label, VCAP_CONTAINER_LABEL, "ledger-%llu", (unsigned long long)m->inode);
 }
 
-static bool of_one_container(const struct vcap_watched *w, const struct vcap_process *p)
-{
-    if (p->name.container)
-        return vcap_container_name_same(&w->name, &p->name);
-    return !w->name.container && w->mntns != 0 && w->mntns == p->mntns;
-}
-
 /*
  * May one more that was found through this process be watched?  A container can make as many as it likes,
  * and must not take the places of the others': of its own, the one that has been gone longest gives way.
  */
 static bool may_watch(struct vcap_agent *a, const struct vcap_process *p)
 {
-    size_t by_process = 0, of_this = 0, oldest = a->count;
+    size_t by_process = 0, of_this = 0;
     const bool of_the_host = !p->name.container && p->mntns == a->mntns;
     for (size_t i = 0; i < a->count; i++) {
-        const struct vcap_watched *w = a->all[i];
-        if (w->directory >= 0)
-            continue;
-        by_process++;
-        if (of_the_host || !of_one_container(w, p))
-            continue;
-        of_this++;
-        if (w->state == VCAP_WATCHED_GONE &&
-            (oldest == a->count || w->gone_ns < a->all[oldest]->gone_ns))
-            oldest = i;
+        by_process += a->all[i]->directory < 0;
+        of_this += !of_the_host && is_of_container(a->all[i], p);
     }
-    if (of_this >= VCAP_AGENT_OF_ONE_CONTAINER && oldest < a->count) {
-        if (a->all[oldest]->place >= 0)
-            vcap_memory_forget(a->memory, a->all[oldest]->place);
-        drop(a, oldest);
-        return true;
-    }
-    return of_this < VCAP_AGENT_OF_ONE_CONTAINER && by_process < VCAP_AGENT_BY_PROCESS;
+    if (of_this >= VCAP_AGENT_OF_ONE_CONTAINER)
+        return drop_gone(a, p);
+    return by_process < VCAP_AGENT_BY_PROCESS;
 }
 
 static struct vcap_watched *watch_process(struct vcap_agent *a, const struct vcap_process *p,
@@ -324,6 +335,34 @@ void vcap_find_processes(struct vcap_agent *a)
 
 /* ---- opening ---- */
 
+struct handle {
+    char path[80];
+    int fd;
+};
+
+static int open_handle(void *job)
+{
+    struct handle *h = job;
+    h->fd = open(h->path, O_PATH | O_CLOEXEC);
+    return h->fd < 0 ? -errno : 0;
+}
+
+static void close_handle(void *job)
+{
+    const struct handle *h = job;
+    if (h->fd >= 0)
+        (void)close(h->fd);
+}
+
+/* A descriptor of what a process has mapped there, which cannot be read; -errno. */
+static int open_mapping(pid_t pid, const struct vcap_mapping *m)
+{
+    struct handle h = {.fd = -1};
+    (void)snprintf(h.path, sizeof h.path, "/proc/%d/map_files/%lx-%lx", (int)pid, m->begin, m->end);
+    int error = vcap_probe(pid, open_handle, close_handle, &h, sizeof h);
+    return error ? error : h.fd;
+}
+
 /* Through the descriptor of the mapping itself.  Its inode was seen in maps; that it is a regular file
  * on a file system that answers at once is checked before it is opened. */
 static int open_user(struct vcap_user *u, char *why, size_t why_size)
@@ -340,11 +379,13 @@ static int open_user(struct vcap_user *u, char *why, size_t why_size)
     if (!u->local)
         return vcap_read_refuse(why, why_size, EINVAL, "on a file system (%s) that may not answer",
                                 *type ? type : "not mounted any more");
-    (void)snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", (int)u->pid, u->mapping.begin,
-                   u->mapping.end);
-    int handle = open(path, O_PATH | O_CLOEXEC);
+    int handle = open_mapping(u->pid, &u->mapping);
+    if (handle == -ETIMEDOUT)
+        return vcap_read_refuse(why, why_size, ETIMEDOUT,
+                                "process %d, which has it mapped, makes whoever looks into it wait",
+                                (int)u->pid);
     if (handle < 0)
-        return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
+        return vcap_read_refuse(why, why_size, -handle, "%s", strerror(-handle));
     int fd = -ESTALE;
     if (fstat(handle, &st) != 0)
         fd = -errno;

@@ -268,12 +268,25 @@ json_t *running_container(struct running *r, const char *label)
 
 const char *running_log(const struct running *r)
 {
-    static char text[1 << 20];
+    static char *text; /* other ledgers of this machine may fill it with lines, by the megabyte */
+    static size_t room;
+    size_t length = 0;
     int fd = open(r->log, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    for (ssize_t n = 1; fd >= 0 && n > 0; length += (size_t)(n > 0 ? n : 0)) {
+        if (room - length < 2) {
+            char *more = realloc(text, room ? room * 2 : 1 << 16);
+            if (!more)
+                break;
+            text = more;
+            room = room ? room * 2 : 1 << 16;
+        }
+        n = read(fd, text + length, room - length - 1);
+    }
     if (fd >= 0)
         (void)close(fd);
-    text[n > 0 ? n : 0] = '\0';
+    if (!text)
+        return "";
+    text[length] = '\0';
     return text;
 }
 

@@ -65,7 +65,7 @@ bool running_until_metric(struct running *r, const char *series, double value);
 json_t *running_json(struct running *r);
 json_t *running_container(struct running *r, const char *label);
 
-/* The log so far; static, cut at 1 MiB.  And lines in it that hold both words. */
+/* The log so far, valid until the next call.  And lines in it that hold both words. */
 const char *running_log(const struct running *r);
 unsigned running_lines(const struct running *r, const char *one, const char *other);
 

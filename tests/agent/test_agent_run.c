@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,7 +26,6 @@
 #include "tests/cli/ledger_image.h"
 #include "tests/support/skip.h"
 
-#define LOCKS 20000
 #define DAMAGED 8
 
 static struct running r;
@@ -179,118 +177,7 @@ static void what_is_gone_is_forgotten_after_a_while(void **state)
     assert_true(running_until(&r, "vramcap_refusals_total", "web", 9));
 }
 
-/* ---- bad ledgers ---- */
-
-/* Every other byte of 40,000: one lock, cut from behind, which the kernel does without searching. */
-static void hold_thousands_of_locks(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = LOCKS * 2};
-    assert_int_equal(fcntl(fd, F_OFD_SETLK, &lock), 0);
-    lock.l_type = F_UNLCK;
-    lock.l_len = 1;
-    for (lock.l_start = LOCKS * 2 - 1; lock.l_start > 0; lock.l_start -= 2)
-        assert_int_equal(fcntl(fd, F_OFD_SETLK, &lock), 0);
-    /* kept open by this process until the test ends */
-}
-
-static void every_hostile_file_is_reported_and_delays_nobody(void **state)
-{
-    (void)state;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char command[512];
-    put("good");
-    put("short");
-    assert_int_equal(truncate(running_ledger(&r, "short"), sizeof image - 1), 0);
-    put("empty");
-    assert_int_equal(truncate(running_ledger(&r, "empty"), 0), 0);
-    put("huge");
-    assert_int_equal(truncate(running_ledger(&r, "huge"), INT64_C(1) << 40), 0);
-    assert_int_equal(mkfifo(running_ledger(&r, "fifo"), 0600), 0);
-    assert_int_equal(symlink(running_ledger(&r, "good"), running_ledger(&r, "link")), 0);
-    assert_int_equal(symlink("/dev/zero", running_ledger(&r, "zero")), 0);
-    assert_int_equal(symlink("/proc/self/fd/0", running_ledger(&r, "magic")), 0);
-    assert_int_equal(symlink("loop", running_ledger(&r, "loop")), 0);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", r.ledgers);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    const struct image good = image;
-    image.header.magic[0] = 'X';
-    put("magic-bytes");
-    image = good;
-    image.header.version = image.header.oldest_reader = 99;
-    put("version");
-    image = good;
-    image.header.byte_order = 0x04030201;
-    put("order");
-    image = good;
-    image.header.slot_count = UINT32_MAX;
-    put("counts");
-    image = good;
-    image.header.cell_offset = UINT32_MAX - 63;
-    put("offsets");
-    image = good;
-    image.gpus[0].peak_bytes = UINT64_MAX;
-    put("words");
-    image = good;
-    memset((char *)&image + sizeof image.header, 0xff, sizeof image - sizeof image.header);
-    put("garbage");
-    image = good;
-    put("lease");
-    int lease = open(running_ledger(&r, "lease"), O_RDWR | O_CLOEXEC);
-    (void)signal(SIGIO, SIG_IGN);
-    assert_int_equal(fcntl(lease, F_SETLEASE, F_WRLCK), 0);
-    put("locks");
-    hold_thousands_of_locks(running_ledger(&r, "locks"));
-    put("name with \"quotes\" and \xff");
-    assert_int_equal(mkdir(running_ledger(&r, "folder"), 0755), 0);
-    assert_int_equal(mkdir(running_ledger(&r, "folder/ledger"), 0755), 0);
-    assert_int_equal(mkdir(running_ledger(&r, "through"), 0755), 0);
-    assert_int_equal(symlink("/etc/passwd", running_ledger(&r, "through/ledger")), 0);
-    start();
-    const struct {
-        const char *name, *reason;
-    } cases[] = {{"short", "truncated"},      {"empty", "empty"},
-                 {"huge", "too many"},        {"fifo", "FIFO"},
-                 {"link", "symbolic link"},   {"zero", "symbolic link"},
-                 {"magic", "symbolic link"},  {"loop", "symbolic link"},
-                 {"socket", "socket"},        {"magic-bytes", "not a vramcap ledger"},
-                 {"version", "version"},      {"order", "byte order"},
-                 {"counts", "slots"},         {"offsets", "outside"},
-                 {"words", "impossible"},     {"garbage", ""},
-                 {"lease", "lease"},          {"folder", "directory"},
-                 {"through", "symbolic link"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *c = running_container(&r, cases[i].name);
-        const char *found = json_string_value(json_object_get(c, "state"));
-        const char *reason = json_string_value(json_object_get(c, "reason"));
-        if (!found || strcmp(found, "untrusted") != 0 || !reason ||
-            !strstr(reason, cases[i].reason))
-            fail_msg("%s: %s, '%s'", cases[i].name, found, reason);
-        json_decref(c);
-        if (running_lines(&r, "event=ledger-untrusted", cases[i].name) == 0)
-            fail_msg("no line about %s", cases[i].name);
-        if (running_value(&r, "vramcap_ledger_errors_total", cases[i].name) < 1 ||
-            running_value(&r, "vramcap_peak_bytes", cases[i].name) >= 0)
-            fail_msg("metrics of %s", cases[i].name);
-    }
-    assert_true(running_value(&r, "vramcap_peak_bytes", "good") == 1700.0 * IMAGE_MIB);
-    assert_true(running_value(&r, "vramcap_peak_bytes", "locks") == 1700.0 * IMAGE_MIB);
-    assert_true(running_value(&r, "vramcap_peak_bytes", "name_with__quotes__and__") > 0);
-    assert_null(strstr(r.body, "quotes\""));
-    /* a good one that comes now is there at once, in every round */
-    image.header.created_ns++;
-    put("late");
-    assert_true(running_until(&r, "vramcap_peak_bytes", "late", 1700.0 * IMAGE_MIB));
-    assert_int_equal(running_get(&r, "/healthz"), 200);
-    (void)snprintf(command, sizeof command, "rm '%s'", running_ledger(&r, "fifo"));
-    assert_int_equal(system(command), 0);
-    put("fifo"); /* a bad one that is replaced by a good one */
-    assert_true(running_until_line(&r, "event=ledger-good-again container=fifo", ""));
-    assert_int_equal(running_stop(&r, SIGTERM), 0);
-    (void)close(fd);
-    (void)close(lease);
-}
+/* ---- bad ledgers: test_agent_hostile.c has most ---- */
 
 /* Damages each of the files in turn, for ever. */
 static _Noreturn void damage(void)
@@ -570,7 +457,6 @@ int main(int argc, char **argv)
         TEST(both_layouts_of_the_directory_are_found),
         TEST(containers_come_go_and_come_back),
         TEST(what_is_gone_is_forgotten_after_a_while),
-        TEST(every_hostile_file_is_reported_and_delays_nobody),
         TEST(ledgers_damaged_while_they_are_read_are_survived),
         TEST(nothing_in_a_ledger_is_changed_or_locked),
         TEST(once_prints_and_ends),
