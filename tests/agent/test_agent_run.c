@@ -388,6 +388,8 @@ static void a_ledger_without_a_mount_is_found_through_its_processes(void **state
     (void)snprintf(path, sizeof path, "%s/hidden", r.folder);
     assert_int_equal(image_write(&image, sizeof image, path), 0);
     assert_int_equal(stat(path, &st), 0);
+    int kept =
+        open(path, O_RDONLY | O_CLOEXEC); /* or its inode is somebody else's the next moment */
     (void)snprintf(label, sizeof label, "ledger-%llu", (unsigned long long)st.st_ino);
     pid_t pid = running_client(path, NULL);
     assert_true(pid > 0);
@@ -412,6 +414,7 @@ static void a_ledger_without_a_mount_is_found_through_its_processes(void **state
     (void)waitpid(pid, NULL, 0);
     assert_true(running_until(&r, "vramcap_ceiling_bytes", label, -1));
     assert_true(running_value(&r, "vramcap_refusals_total", label) == 9);
+    (void)close(kept);
 }
 
 static void what_both_ways_find_is_one_container(void **state)
