@@ -77,9 +77,17 @@ def rows():
               figure=1)
     yield Row("host memory per process, KiB", ["memory", "100000"], 64, "added", "KiB", runs=3)
     yield Row("ledger file, KiB", ["ledger"], 512, "value", "KiB", runs=1)
+    few = "agent processor time, 200 ledgers x 8"
+    yield Row("agent scrape, 200 ledgers x 8", ["agent"], 20, "value", "ms", runs=1, figure=0)
+    yield Row(few, ["agent"], unit="ms", runs=1, figure=1)
+    yield Row("agent memory, 200 ledgers x 8", ["agent"], 20, "value", "MiB", runs=1, figure=2)
+    yield Row("agent scrape, 1,000 ledgers x 8", ["agent"], unit="ms", runs=1, figure=3)
+    yield Row("agent processor time, 1,000 ledgers x 8", ["agent"], 6, "own", "ms", runs=1, figure=4,
+              of=few)  # linear: five times
+    yield Row("agent memory, 1,000 ledgers x 8", ["agent"], unit="MiB", runs=1, figure=5)
 
 
-SCALE = {"ns": 1, "us": 1000, "B": 1, "KiB": 1024}
+SCALE = {"ns": 1, "us": 1000, "ms": 1000000, "B": 1, "KiB": 1024, "MiB": 1048576}
 
 
 class Bench:
@@ -132,6 +140,22 @@ class Bench:
         self.call(["attach-once"], True)
         return (self.work / "ledger").stat().st_blocks * 512.0
 
+    def agent(self):
+        """For 200 ledgers, then for 1,000: ns of the answer, ns of processor time, bytes; medians of 40."""
+        program = self.build / "tests/agent/test_agent_cost"
+        if not program.exists():
+            print(f"{program} is missing: the agent and its tests are not built", file=sys.stderr)
+            return None
+        run = subprocess.run([program, "--figures", "40"], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, timeout=120)
+        lines = [line.split() for line in run.stdout.splitlines()]
+        figures = [float(word) for line in lines if len(line) == 3 and all(w.isdigit() for w in line)
+                   for word in line]
+        if run.returncode != 0 or len(figures) != 6:
+            print(f"{program.name}: {run.stdout}{run.stderr}", file=sys.stderr)
+            return None
+        return figures
+
     def measure(self, row, runs):
         """Two lists of figures, in the row's unit."""
         key = tuple(row.command)
@@ -142,6 +166,8 @@ class Bench:
             for _ in range(row.runs or runs):
                 if row.command[0] == "start":
                     one, two = self.start(row.command)
+                elif row.command[0] == "agent":
+                    one, two = [0.0] * 6, self.agent()
                 else:
                     one, two = self.call(row.command, False), self.call(row.command, True)
                 bare.append(one)

@@ -286,17 +286,25 @@ static int fill_processes(const struct vcap_reading *r, struct vcap_snapshot *ou
     return 0;
 }
 
+/* A row whose claimer has not written the UUID yet, or died before it did, is not there yet.  Two rows of
+ * one device no claimer can make: a reader that believed them would name one thing twice. */
 static int fill_gpus(struct vcap_reading *r, struct vcap_snapshot *out)
 {
+    static const uint8_t nobody[sizeof r->gpus[0].uuid];
     out->gpus = calloc((size_t)r->header.gpu_count + 1, sizeof *out->gpus);
     if (!out->gpus)
         return vcap_read_refuse(r->why, r->why_size, ENOMEM, "%s", strerror(ENOMEM));
     for (uint32_t row = 0; row < r->header.gpu_count; row++) {
         r->gpu_position[row] = UINT32_MAX;
-        if (r->gpus[row].claim == 0)
+        if (r->gpus[row].claim == 0 || !memcmp(r->gpus[row].uuid, nobody, sizeof nobody))
             continue;
-        r->gpu_position[row] = out->gpu_count;
-        fill_gpu(r, row, &out->gpus[out->gpu_count++]);
+        struct vcap_snapshot_gpu *gpu = &out->gpus[out->gpu_count];
+        fill_gpu(r, row, gpu);
+        for (uint32_t i = 0; i < out->gpu_count; i++)
+            if (!strcmp(out->gpus[i].uuid, gpu->uuid))
+                return VCAP_READ_UNTRUSTED(r, "GPU rows %u and %u are of one device",
+                                           out->gpus[i].row, row);
+        r->gpu_position[row] = out->gpu_count++;
     }
     return 0;
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "enforcer/agent/event_line.h"
+#include "enforcer/agent/probe.h"
 #include "enforcer/agent/remember.h"
 #include "enforcer/kernel.h"
 
@@ -23,6 +24,9 @@
 #define SLOW_SHARE 10u
 #define ROUND_NS (250 * MS)
 #define SCAN_NS (20 * MS) /* of a round, for /proc */
+#define ASK_NS (20 * MS)  /* of a round, for the environments of processes without a slot */
+#define PATIENT_ASK_NS (5000 * MS)
+#define PLACE_AGAIN_NS (10000 * MS)
 #define SEEN_EVERY_S 60u
 #define NEW_NS                                                                                     \
     (10000 * MS) /* a slot this young may be of a process that /proc was not asked about yet */
@@ -72,9 +76,29 @@ static void become(struct vcap_watched *w, enum vcap_watched_state state, const 
         say(w, VCAP_LINE_INFO, "ledger-gone", why);
 }
 
+/* One that found no place in the memory is asked for again, now and then: there may be room now. */
+static void find_place(struct vcap_agent *a, struct vcap_watched *w)
+{
+    const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
+    if (now < w->place_due_ns)
+        return;
+    w->place_due_ns = now + PLACE_AGAIN_NS;
+    w->place = vcap_memory_place(a->memory, w->label);
+    w->memory_changed = true;
+    (void)snprintf(w->memory.label, sizeof w->memory.label, "%s", w->label);
+    if (w->place < 0 && !a->memory_full_said)
+        vcap_line_say(VCAP_LINE_WARN, "state",
+                      "no room for %s and maybe others: their counters and logged events are not "
+                      "remembered after this run",
+                      w->label);
+    a->memory_full_said = w->place < 0;
+}
+
 static void keep_memory(struct vcap_agent *a, struct vcap_watched *w)
 {
     uint64_t now_s = vcap_clock_ns(CLOCK_REALTIME) / 1000000000u;
+    if (w->place < 0)
+        find_place(a, w);
     if (w->place < 0 || (!w->memory_changed && now_s < w->memory.seen_s + SEEN_EVERY_S))
         return;
     w->memory.seen_s = now_s;
@@ -95,6 +119,16 @@ static int read_with(const struct vcap_agent *a, const struct vcap_watched *w, i
     return vcap_snapshot_read_wish(fd, &wish, snapshot, why, why_size);
 }
 
+/* Is one before it that process already?  Two slots can say that they are the same one, and its number
+ * names only one of them. */
+static bool has_host_pid(const struct vcap_watched *w, uint32_t before, pid_t pid)
+{
+    for (uint32_t i = 0; i < before; i++)
+        if (w->host_pids[i] == pid)
+            return true;
+    return false;
+}
+
 static void find_host_pids(struct vcap_agent *a, struct vcap_watched *w)
 {
     free(w->host_pids);
@@ -109,7 +143,7 @@ static void find_host_pids(struct vcap_agent *a, struct vcap_watched *w)
             p->life == VCAP_LIFE_DEAD ? NULL
                                       : vcap_processes_in_namespace(&a->processes, p->pidns,
                                                                     (pid_t)p->pid, p->start_time);
-        if (found)
+        if (found && !has_host_pid(w, i, found->pid))
             w->host_pids[i] = found->pid;
         else if (p->life == VCAP_LIFE_ALIVE && w->read_ns < p->claimed_ns + NEW_NS)
             a->scan_soon = true;
@@ -253,15 +287,16 @@ static void scan(struct vcap_agent *a, uint64_t now, bool patient)
     a->scan_due_ns = now + a->settings.scan_ms * MS;
     a->scan_soon_ns = now + SOON_NS;
     a->scan_soon = false;
-    vcap_find_processes(a, now);
+    vcap_find_processes(a);
 }
 
-static void list_passive(struct vcap_agent *a)
+static void list_passive(struct vcap_agent *a, bool patient)
 {
     if (a->processes_pass == a->processes.pass)
         return;
     a->processes_pass = a->processes.pass;
-    vcap_compare_passive(a->all, a->count, &a->processes, a->nvml, &a->passive);
+    vcap_compare_passive(a->all, a->count, &a->processes, a->nvml,
+                         patient ? PATIENT_ASK_NS : ASK_NS, &a->passive);
     for (size_t i = 0; i < a->passive.count; i++) {
         struct vcap_passive *p = &a->passive.all[i];
         struct vcap_text line = {0};
@@ -291,7 +326,7 @@ void vcap_agent_round(struct vcap_agent *a, bool patient)
     scan(a, begin, patient);
     read_all(a, begin, patient);
     vcap_compare(a->all, a->count, &a->processes, a->nvml, vcap_clock_ns(CLOCK_REALTIME));
-    list_passive(a);
+    list_passive(a, patient);
     forget_the_gone(a, begin);
     vcap_find_end(a);
     a->rounds++;
@@ -309,8 +344,9 @@ void vcap_agent_free(struct vcap_agent *a)
         free(a->all[i]);
     }
     free(a->all);
-    free(a->passive.all);
+    vcap_passive_free(&a->passive);
     vcap_processes_free(&a->processes);
+    vcap_probe_end();
     vcap_nvml_release(a->nvml);
     if (a->memory)
         vcap_memory_close(a->memory);

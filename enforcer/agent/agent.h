@@ -17,6 +17,9 @@
 
 #define VCAP_AGENT_DIRECTORIES 8
 #define VCAP_AGENT_LEDGERS 4096u
+#define VCAP_AGENT_BY_PROCESS                                                                      \
+    3072u /* of them; the rest is for the directories, which are the host's */
+#define VCAP_AGENT_OF_ONE_CONTAINER 8u /* found through its processes: one is usual */
 
 struct vcap_agent_settings {
     const char *directories[VCAP_AGENT_DIRECTORIES];
@@ -41,9 +44,10 @@ struct vcap_agent {
     uint64_t rounds, round_ns, time_ns; /* how long the last one took; CLOCK_REALTIME of its end */
     uint64_t processes_pass;            /* the last one that was made use of */
     DIR *directories[VCAP_AGENT_DIRECTORIES]; /* open during a round; NULL */
-    bool directory_missing[VCAP_AGENT_DIRECTORIES];
-    size_t entry_hint; /* where the next entry of a directory may be in `all` */
-    uint64_t pidns;    /* the agent's own */
+    bool directory_missing[VCAP_AGENT_DIRECTORIES], directory_full_said[VCAP_AGENT_DIRECTORIES];
+    bool processes_full_said, memory_full_said;
+    size_t entry_hint;     /* where the next entry of a directory may be in `all` */
+    uint64_t pidns, mntns; /* the agent's own */
 };
 
 /* patient: as long as it takes to see everything once (the first round, --once). */
@@ -54,7 +58,7 @@ void vcap_agent_free(struct vcap_agent *agent);
 
 /* What the directories and the processes have now; new ones are in state NEW. */
 void vcap_find_directories(struct vcap_agent *agent, uint64_t now_ns);
-void vcap_find_processes(struct vcap_agent *agent, uint64_t now_ns);
+void vcap_find_processes(struct vcap_agent *agent);
 void vcap_find_end(struct vcap_agent *agent); /* of a round */
 
 /* A descriptor of a ledger, or -errno and why; -ENOENT: it is gone. */

@@ -278,7 +278,7 @@ static bool attribute(struct comparison *c, const struct vcap_nvml_process *p)
         with_slot(c, &c->by_host[at], p);
         return true;
     }
-    if (!process && vcap_process_look((pid_t)p->pid, &looked))
+    if (!process && vcap_process_look_safely((pid_t)p->pid, &looked) == 0)
         process = &looked;
     if (process && process->driver) {
         c->host_numbers = true;

@@ -28,14 +28,32 @@ struct vcap_passive {
     bool logged;
 };
 
+/* What the environment that a process was started with says of VRAMCAP_ENABLE. */
+struct vcap_asked {
+    pid_t pid;
+    uint64_t start_time;
+    int answer; /* 1: it is set, 0: it is not, -errno: cannot be read */
+    char value[32];
+};
+
+/* All zero at first. */
 struct vcap_passive_list {
     struct vcap_passive *all;
     size_t count, room;
+    struct vcap_asked *asked; /* by pid; each process is asked once */
+    size_t asked_count;
 };
 
-/* Finds them anew; those that were in the list already keep `logged`. */
+/*
+ * Finds them anew; those that were in the list already keep `logged`.  Environments are read for
+ * budget_ns, and a little longer than VCAP_PASSIVE_LOOK_MS where a process makes its reader wait; a
+ * process that was not come to is in none of the lists until a later call.
+ */
+#define VCAP_PASSIVE_LOOK_MS 100
 void vcap_compare_passive(struct vcap_watched *const *all, size_t count,
                           const struct vcap_processes *processes,
-                          const struct vcap_nvml_sample *sample, struct vcap_passive_list *list);
+                          const struct vcap_nvml_sample *sample, uint64_t budget_ns,
+                          struct vcap_passive_list *list);
+void vcap_passive_free(struct vcap_passive_list *list);
 
 #endif

@@ -22,14 +22,13 @@
 #include <unistd.h>
 
 #include "enforcer/agent/event_line.h"
+#include "enforcer/agent/probe.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_read_open.h"
 
 #ifndef SYS_openat2
 #define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
 #endif
-
-#define ENTRIES_MAX VCAP_AGENT_LEDGERS
 
 /* ---- the array ---- */
 
@@ -47,6 +46,7 @@ static void drop(struct vcap_agent *a, size_t i)
     if (w->have_snapshot)
         vcap_snapshot_free(&w->snapshot);
     free(w->host_pids);
+    vcap_mps_settings_free(&w->mps);
     free(w);
     a->all[i] = a->all[--a->count];
 }
@@ -72,10 +72,39 @@ static void clean(char *text)
             *text = '_';
 }
 
+/* One that was found through processes of the container that this process is of. */
+static bool is_of_container(const struct vcap_watched *w, const struct vcap_process *p)
+{
+    if (w->directory >= 0)
+        return false;
+    if (p->name.container)
+        return vcap_container_name_same(&w->name, &p->name);
+    return !w->name.container && w->mntns != 0 && w->mntns == p->mntns;
+}
+
+/* Drops the one that has been gone longest, of one container if `of` is given; with what is remembered of
+ * it.  False: none is gone. */
+static bool drop_gone(struct vcap_agent *a, const struct vcap_process *of)
+{
+    size_t oldest = a->count;
+    for (size_t i = 0; i < a->count; i++) {
+        const struct vcap_watched *w = a->all[i];
+        if (w->state == VCAP_WATCHED_GONE && (!of || is_of_container(w, of)) &&
+            (oldest == a->count || w->gone_ns < a->all[oldest]->gone_ns))
+            oldest = i;
+    }
+    if (oldest == a->count)
+        return false;
+    if (a->all[oldest]->place >= 0)
+        vcap_memory_forget(a->memory, a->all[oldest]->place);
+    drop(a, oldest);
+    return true;
+}
+
 static struct vcap_watched *watch(struct vcap_agent *a, const char *label)
 {
     struct vcap_watched *w;
-    if (a->count >= VCAP_AGENT_LEDGERS)
+    if (a->count >= VCAP_AGENT_LEDGERS && !drop_gone(a, NULL))
         return NULL;
     if (a->count == a->room) {
         size_t room = a->room ? a->room * 2 : 64;
@@ -112,7 +141,8 @@ static bool is_own_file(const struct vcap_agent *a, const char *directory, const
     return false;
 }
 
-static void note_entry(struct vcap_agent *a, int number, const char *relative, const char *label,
+/* False: there is no room for it. */
+static bool note_entry(struct vcap_agent *a, int number, const char *relative, const char *label,
                        uint64_t now_ns)
 {
     char name[VCAP_CONTAINER_LABEL];
@@ -124,7 +154,7 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
             continue;
         w->index_ns = now_ns;
         a->entry_hint = i + 1;
-        return;
+        return true;
     }
     (void)snprintf(name, sizeof name, "%.*s", (int)sizeof name - 1, label);
     size_t length = strlen(name);
@@ -132,10 +162,11 @@ static void note_entry(struct vcap_agent *a, int number, const char *relative, c
         name[length - 7] = '\0';
     struct vcap_watched *w = watch(a, name);
     if (!w)
-        return;
+        return false;
     w->directory = number;
     (void)snprintf(w->path, sizeof w->path, "%s", relative);
     w->index_ns = now_ns;
+    return true;
 }
 
 /* Does the sub-directory hold a ledger? */
@@ -154,7 +185,8 @@ static bool holds_ledger(int directory, const char *relative)
 static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_ns)
 {
     unsigned entries = 0;
-    for (const struct dirent *e; entries < ENTRIES_MAX && (e = readdir(directory)); entries++) {
+    bool room = true;
+    for (const struct dirent *e; room && (e = readdir(directory));) {
         char relative[300];
         const char *name = e->d_name;
         unsigned char type = e->d_type;
@@ -168,8 +200,13 @@ static void list(struct vcap_agent *a, int number, DIR *directory, uint64_t now_
         (void)snprintf(relative, sizeof relative, "%s%s", name, type == DT_DIR ? "/ledger" : "");
         if (type == DT_DIR && !holds_ledger(dirfd(directory), relative))
             continue;
-        note_entry(a, number, relative, name, now_ns);
+        room = ++entries <= VCAP_AGENT_LEDGERS && note_entry(a, number, relative, name, now_ns);
     }
+    if (!room && !a->directory_full_said[number])
+        vcap_line_say(VCAP_LINE_ERROR, "ledger-dir",
+                      "%s has more entries than the %u that are looked at: some are not",
+                      a->settings.directories[number], VCAP_AGENT_LEDGERS);
+    a->directory_full_said[number] = !room;
 }
 
 void vcap_find_directories(struct vcap_agent *a, uint64_t now_ns)
@@ -237,10 +274,50 @@ static void label_of(const struct vcap_process *p, const struct vcap_mapping *m,
         (void)snprintf(label, VCAP_CONTAINER_LABEL, "ledger-%llu", (unsigned long long)m->inode);
 }
 
-void vcap_find_processes(struct vcap_agent *a, uint64_t now_ns)
+/*
+ * May one more that was found through this process be watched?  A container can make as many as it likes,
+ * and must not take the places of the others': of its own, the one that has been gone longest gives way.
+ */
+static bool may_watch(struct vcap_agent *a, const struct vcap_process *p)
+{
+    size_t by_process = 0, of_this = 0;
+    const bool of_the_host = !p->name.container && p->mntns == a->mntns;
+    for (size_t i = 0; i < a->count; i++) {
+        by_process += a->all[i]->directory < 0;
+        of_this += !of_the_host && is_of_container(a->all[i], p);
+    }
+    if (of_this >= VCAP_AGENT_OF_ONE_CONTAINER)
+        return drop_gone(a, p);
+    return by_process < VCAP_AGENT_BY_PROCESS;
+}
+
+static struct vcap_watched *watch_process(struct vcap_agent *a, const struct vcap_process *p,
+                                          const struct vcap_mapping *m)
+{
+    char label[VCAP_CONTAINER_LABEL];
+    struct vcap_watched *w;
+    label_of(p, m, label);
+    if (!may_watch(a, p) || !(w = watch(a, label))) {
+        if (!a->processes_full_said)
+            vcap_line_say(VCAP_LINE_WARN, "ledgers",
+                          "process %d has one more ledger mapped than the %u of a container and %u "
+                          "in all that are looked at",
+                          (int)p->pid, VCAP_AGENT_OF_ONE_CONTAINER, VCAP_AGENT_BY_PROCESS);
+        a->processes_full_said = true;
+        return NULL;
+    }
+    w->inode = m->inode;
+    w->device = m->device;
+    (void)snprintf(w->path, sizeof w->path, "%s", m->name);
+    return w;
+}
+
+void vcap_find_processes(struct vcap_agent *a)
 {
     const struct vcap_processes *all = &a->processes;
-    (void)now_ns;
+    struct stat st;
+    if (a->mntns == 0)
+        a->mntns = stat("/proc/self/ns/mnt", &st) == 0 ? (uint64_t)st.st_ino : 1;
     for (size_t i = 0; i < all->known_count; i++) {
         const struct vcap_process *p = &all->known[i];
         for (uint32_t k = 0; k < p->ledger_count; k++) {
@@ -250,21 +327,41 @@ void vcap_find_processes(struct vcap_agent *a, uint64_t now_ns)
                 if (a->all[n]->inode == m->inode && a->all[n]->device == m->device &&
                     a->all[n]->state != VCAP_WATCHED_GONE)
                     w = a->all[n];
-            if (!w) {
-                char label[VCAP_CONTAINER_LABEL];
-                label_of(p, m, label);
-                if (!(w = watch(a, label)))
-                    return;
-                w->inode = m->inode;
-                w->device = m->device;
-                (void)snprintf(w->path, sizeof w->path, "%s", m->name);
-            }
-            add_user(w, p, m, all->pass);
+            if (w || (w = watch_process(a, p, m)))
+                add_user(w, p, m, all->pass);
         }
     }
 }
 
 /* ---- opening ---- */
+
+struct handle {
+    char path[80];
+    int fd;
+};
+
+static int open_handle(void *job)
+{
+    struct handle *h = job;
+    h->fd = open(h->path, O_PATH | O_CLOEXEC);
+    return h->fd < 0 ? -errno : 0;
+}
+
+static void close_handle(void *job)
+{
+    const struct handle *h = job;
+    if (h->fd >= 0)
+        (void)close(h->fd);
+}
+
+/* A descriptor of what a process has mapped there, which cannot be read; -errno. */
+static int open_mapping(pid_t pid, const struct vcap_mapping *m)
+{
+    struct handle h = {.fd = -1};
+    (void)snprintf(h.path, sizeof h.path, "/proc/%d/map_files/%lx-%lx", (int)pid, m->begin, m->end);
+    int error = vcap_probe(pid, open_handle, close_handle, &h, sizeof h);
+    return error ? error : h.fd;
+}
 
 /* Through the descriptor of the mapping itself.  Its inode was seen in maps; that it is a regular file
  * on a file system that answers at once is checked before it is opened. */
@@ -282,11 +379,13 @@ static int open_user(struct vcap_user *u, char *why, size_t why_size)
     if (!u->local)
         return vcap_read_refuse(why, why_size, EINVAL, "on a file system (%s) that may not answer",
                                 *type ? type : "not mounted any more");
-    (void)snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", (int)u->pid, u->mapping.begin,
-                   u->mapping.end);
-    int handle = open(path, O_PATH | O_CLOEXEC);
+    int handle = open_mapping(u->pid, &u->mapping);
+    if (handle == -ETIMEDOUT)
+        return vcap_read_refuse(why, why_size, ETIMEDOUT,
+                                "process %d, which has it mapped, makes whoever looks into it wait",
+                                (int)u->pid);
     if (handle < 0)
-        return vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));
+        return vcap_read_refuse(why, why_size, -handle, "%s", strerror(-handle));
     int fd = -ESTALE;
     if (fstat(handle, &st) != 0)
         fd = -errno;

@@ -108,7 +108,9 @@ int vcap_listen_open(const char *place, char *why, size_t why_size)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
     if (local && is_stale(&address, length))
         (void)unlink(((const struct sockaddr_un *)&address)->sun_path);
-    if (bind(fd, (const struct sockaddr *)&address, length) != 0 ||
+    /* before it has a name (the name gets these rights less the umask), so that nobody else comes in */
+    if ((local && fchmod(fd, 0660) != 0) ||
+        bind(fd, (const struct sockaddr *)&address, length) != 0 ||
         (local && chmod(((const struct sockaddr_un *)&address)->sun_path, 0660) != 0) ||
         listen(fd, BACKLOG) != 0) {
         error = vcap_read_refuse(why, why_size, errno, "%s", strerror(errno));

@@ -36,6 +36,7 @@
 #define NVML_FRESH_MS 1000u
 #define NVML_WAIT_MS 200u
 #define NVML_PATIENCE_MS 5000u /* at the start, and with --once */
+#define MPS_RETRY_MS 1000u
 #define KEEP_MEMORY_BYTES (8 << 20)
 
 struct service {
@@ -272,14 +273,17 @@ static int once(struct service *s)
 
 static int begin_mps(struct service *s)
 {
-    const struct vcap_mps_watch_config config = {.pipe_directory = s->options.mps_pipe,
-                                                 .program = s->options.mps_program,
-                                                 .on_down = s->options.on_mps_down,
-                                                 .required = s->options.mps_required,
-                                                 .in_outage =
-                                                     vcap_memory_mps_outage(s->agent.memory),
-                                                 .event = on_mps,
-                                                 .arg = s};
+    const uint32_t period_ms = (uint32_t)s->options.mps_ms;
+    const struct vcap_mps_watch_config config = {
+        .pipe_directory = s->options.mps_pipe,
+        .program = s->options.mps_program,
+        .on_down = s->options.on_mps_down,
+        .required = s->options.mps_required,
+        .in_outage = vcap_memory_mps_outage(s->agent.memory),
+        .period_ms = period_ms,
+        .retry_ms = period_ms < MPS_RETRY_MS ? period_ms : MPS_RETRY_MS,
+        .event = on_mps,
+        .arg = s};
     if (!s->options.mps)
         return 0;
     s->mps = vcap_mps_watch_new(&config);
@@ -337,6 +341,7 @@ static void end(struct service *s)
 int main(int argc, char **argv)
 {
     static struct service s;
+    vcap_command_reserve_descriptors(); /* or the state file is where log lines are written */
     int status = vcap_agent_parse(argc, argv, &s.options);
     if (status >= 0)
         return status;

@@ -37,7 +37,8 @@ struct vcap_memory {
     bool anew;
     struct header *header;
     struct record *records;
-    uint32_t room; /* records that the file has space for */
+    uint32_t room;                   /* records that the file has space for */
+    bool taken[VCAP_MEMORY_RECORDS]; /* by somebody of this run: given to nobody else */
 };
 
 #define FILE_HEADER 4096u
@@ -184,11 +185,13 @@ int vcap_memory_place(struct vcap_memory *m, const char *label)
     uint64_t oldest_s = UINT64_MAX;
     for (uint32_t i = 0; i < m->header->used; i++) {
         const struct vcap_memory_record *r = active(m, i);
-        if (!strncmp(r->label, label, sizeof r->label))
+        if (!strncmp(r->label, label, sizeof r->label)) {
+            m->taken[i] = true;
             return (int)i;
+        }
         if (!*r->label && empty < 0)
             empty = (int)i;
-        if (*r->label && r->seen_s < oldest_s) {
+        if (*r->label && !m->taken[i] && r->seen_s < oldest_s) {
             oldest = (int)i;
             oldest_s = r->seen_s;
         }
@@ -201,6 +204,7 @@ int vcap_memory_place(struct vcap_memory *m, const char *label)
         return -1;
     struct vcap_memory_record fresh = {.next_event = 1};
     (void)snprintf(fresh.label, sizeof fresh.label, "%s", label);
+    m->taken[empty] = true;
     vcap_memory_write(m, empty, &fresh);
     return empty;
 }
@@ -223,6 +227,7 @@ void vcap_memory_write(struct vcap_memory *m, int place, const struct vcap_memor
 void vcap_memory_forget(struct vcap_memory *m, int place)
 {
     const struct vcap_memory_record nothing = {0};
+    m->taken[place] = false;
     vcap_memory_write(m, place, &nothing);
 }
 

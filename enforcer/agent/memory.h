@@ -49,8 +49,9 @@ void vcap_memory_close(struct vcap_memory *memory);
 /* True if the file was there but not of this version, this boot, or whole: then it began anew. */
 bool vcap_memory_began_anew(const struct vcap_memory *memory);
 
-/* The container's place, taken if it has none; the one longest unseen gives way when all are taken.
- * -1: no memory (the file system is full). */
+/* The container's place, taken if it has none.  Where there is no room for one more, because all are in
+ * use or the file system is full, the one longest unseen gives way, but none that was asked for in this
+ * run and not forgotten since.  -1: there is no such one. */
 int vcap_memory_place(struct vcap_memory *memory, const char *label);
 
 /* A copy of what is remembered at a place. */

@@ -45,12 +45,22 @@ static uint64_t ceiling_of(const struct vcap_watched *w, const char *uuid)
     return w->snapshot.default_ceiling_bytes;
 }
 
+/* The daemon that is watched, in what is the same for every container. */
+static void fill_daemon(const struct vcap_mps_watch *watch, struct vcap_mps_container *host)
+{
+    struct stat st;
+    if (watch && vcap_mps_watch_status(watch)->state == VCAP_MPS_UP &&
+        stat(vcap_mps_watch_pipe_directory(watch), &st) == 0) {
+        host->daemon_up = true;
+        host->daemon_device = st.st_dev;
+        host->daemon_inode = st.st_ino;
+    }
+}
+
 static void fill_host(const struct vcap_agent *a, const struct vcap_watched *w,
-                      const struct vcap_mps_watch *watch, struct vcap_mps_gpu *gpus,
-                      struct vcap_mps_container *host)
+                      struct vcap_mps_gpu *gpus, struct vcap_mps_container *host)
 {
     const struct vcap_nvml_sample *n = a->nvml;
-    struct stat st;
 
     host->gpus = gpus;
     host->all_visible = !w->name.container;
@@ -62,12 +72,6 @@ static void fill_host(const struct vcap_agent *a, const struct vcap_watched *w,
                                      .ceiling_bytes = ceiling_of(w, n->gpus[i].uuid)};
         if (!uuid_bytes(n->gpus[i].uuid, gpu->uuid))
             host->gpus_known = false;
-    }
-    if (watch && vcap_mps_watch_status(watch)->state == VCAP_MPS_UP &&
-        stat(vcap_mps_watch_pipe_directory(watch), &st) == 0) {
-        host->daemon_up = true;
-        host->daemon_device = st.st_dev;
-        host->daemon_inode = st.st_ino;
     }
 }
 
@@ -95,19 +99,23 @@ static void say(const struct vcap_watched *w)
 void vcap_mps_round(struct vcap_agent *a, const struct vcap_mps_watch *watch)
 {
     const uint64_t begin = vcap_clock_ns(CLOCK_MONOTONIC);
+    struct vcap_mps_container daemon = {0};
 
+    fill_daemon(watch, &daemon);
     for (size_t i = 0; i < a->count; i++) {
         struct vcap_watched *w = a->all[(i + a->rounds) % a->count];
         struct vcap_mps_gpu gpus[VCAP_MPS_GPUS_MAX];
-        struct vcap_mps_container host = {0};
+        struct vcap_mps_container host = daemon;
         uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
 
         if (!vcap_watched_is_present(w) ||
-            !vcap_mps_settings_due(&w->mps, w->host_pids, w->snapshot.process_count, now))
+            !vcap_mps_settings_due(&w->mps, w->host_pids, w->snapshot.process_count, host.daemon_up,
+                                   now))
             continue;
-        fill_host(a, w, watch, gpus, &host);
+        fill_host(a, w, gpus, &host);
         bool was_known = w->mps.known;
-        if (vcap_mps_settings_look(&w->mps, &host, w->host_pids, w->snapshot.process_count, now) &&
+        if (vcap_mps_settings_look(&w->mps, &host, w->host_pids, w->snapshot.process_count,
+                                   VCAP_MPS_SETTINGS_LOOK_MS, now) &&
             (was_known || w->mps.count > 0))
             say(w);
         if (vcap_clock_ns(CLOCK_MONOTONIC) - begin >= SHARE_NS)

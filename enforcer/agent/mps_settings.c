@@ -1,9 +1,9 @@
 /*
  * Looking at the processes of one container and keeping what the lint says.
  *
- * What must stay true: a process that made its reader wait is not looked at again before the others
- * change (its set of processes has the same hash, and the next look is far away), so that one
- * container cannot take more than its time from each round.
+ * What must stay true: after a process that made its reader wait nothing of its container is looked at
+ * for a while, whatever processes come and go in it, so that one container cannot take more than its
+ * time from the rounds.
  */
 #include "enforcer/agent/mps_settings.h"
 
@@ -16,7 +16,6 @@
 #include "enforcer/ledger.h"
 
 #define AGAIN_NS UINT64_C(60000000000)
-#define AGAIN_HUNG_NS UINT64_C(600000000000)
 
 /* The same for any order; 0 is nobody's. */
 static uint64_t hash_of(const pid_t *pids, uint32_t count)
@@ -30,12 +29,14 @@ static uint64_t hash_of(const pid_t *pids, uint32_t count)
 }
 
 bool vcap_mps_settings_due(const struct vcap_mps_settings *s, const pid_t *pids, uint32_t count,
-                           uint64_t now_ns)
+                           bool daemon_up, uint64_t now_ns)
 {
     const uint64_t hash = hash_of(pids, count);
+    if (s->hung && now_ns < s->due_ns)
+        return false;
     if (!s->known || s->processes != hash)
         return hash != 1 || s->known; /* nobody there: nothing to look at, once */
-    return hash != 1 && now_ns >= s->due_ns;
+    return hash != 1 && (now_ns >= s->due_ns || s->daemon_up != daemon_up);
 }
 
 static bool has_error(const struct vcap_mps_finding *findings, uint32_t count, pid_t pid)
@@ -76,7 +77,7 @@ static bool same(const struct vcap_mps_settings *s, const struct vcap_mps_findin
 }
 
 bool vcap_mps_settings_look(struct vcap_mps_settings *s, const struct vcap_mps_container *host,
-                            const pid_t *pids, uint32_t count, uint64_t now_ns)
+                            const pid_t *pids, uint32_t count, int limit_ms, uint64_t now_ns)
 {
     struct vcap_mps_look *looks = calloc(VCAP_MPS_SETTINGS_PROCESSES, sizeof *looks);
     struct vcap_mps_finding *findings = calloc(VCAP_MPS_SETTINGS_FINDINGS, sizeof *findings);
@@ -91,7 +92,7 @@ bool vcap_mps_settings_look(struct vcap_mps_settings *s, const struct vcap_mps_c
         struct vcap_mps_look *look = &looks[c.process_count];
         if (pids[i] <= 0)
             continue;
-        int error = vcap_mps_look_at(NULL, pids[i], VCAP_MPS_SETTINGS_LOOK_MS, look);
+        int error = hung ? -ETIMEDOUT : vcap_mps_look_at(NULL, pids[i], limit_ms, look);
         if (error == -ESRCH)
             continue;
         if (error != 0)
@@ -112,7 +113,9 @@ bool vcap_mps_settings_look(struct vcap_mps_settings *s, const struct vcap_mps_c
             vcap_uuid_format(s->limits[s->limit_count++], c.gpus[g].uuid, c.gpus[g].mig);
     s->known = true;
     s->processes = hash_of(pids, count);
-    s->due_ns = now_ns + (hung ? AGAIN_HUNG_NS : AGAIN_NS);
+    s->due_ns = now_ns + AGAIN_NS;
+    s->hung = hung;
+    s->daemon_up = host->daemon_up;
     s->last_looked = c.process_count;
     if (changed) {
         struct vcap_mps_finding *before = s->findings;

@@ -26,6 +26,7 @@ enum {
     OPTION_NVML_INTERVAL,
     OPTION_MPS_PIPE,
     OPTION_MPS_CONTROL,
+    OPTION_MPS_INTERVAL,
     OPTION_MPS_REQUIRED,
     OPTION_NO_MPS,
     OPTION_ON_MPS_DOWN,
@@ -63,6 +64,8 @@ static const struct vcap_option options[] = {
                          "(CUDA_MPS_PIPE_DIRECTORY, else /tmp/nvidia-mps)"},
     [OPTION_MPS_CONTROL] = {"mps-control", 0, "PROGRAM", false,
                             "how to ask it (nvidia-cuda-mps-control)"},
+    [OPTION_MPS_INTERVAL] = {"mps-interval", 0, "SECONDS", false,
+                             "ask it every SECONDS (10), after a failed try a second later"},
     [OPTION_MPS_REQUIRED] = {"mps-required", 0, NULL, false,
                              "no MPS daemon is an outage even if there never was one"},
     [OPTION_NO_MPS] = {"no-mps", 0, NULL, false, "do not watch an MPS control daemon"},
@@ -169,6 +172,8 @@ static int take(int option, const char *value, void *state)
     case OPTION_MPS_CONTROL:
         o->mps_program = value;
         return 0;
+    case OPTION_MPS_INTERVAL:
+        return take_seconds("mps-interval", value, &o->mps_ms);
     case OPTION_MPS_REQUIRED:
         o->mps_required = true;
         return 0;
@@ -207,6 +212,7 @@ int vcap_agent_parse(int argc, char **argv, struct vcap_agent_options *o)
         .interval_ms = 1000,
         .nvml_ms = 5000,
         .mps = true,
+        .mps_ms = 10000,
     };
     int status = vcap_command_parse(&command, argc, argv, take, o, &first);
     if (status >= 0)

@@ -13,7 +13,7 @@ struct vcap_agent_options {
     size_t listen_count;
     bool once, json, version;
     const char *textfile, *state, *nvml; /* NULL: none */
-    long interval_ms, nvml_ms;
+    long interval_ms, nvml_ms, mps_ms;
     const char *mps_pipe, *mps_program, *on_mps_down;
     bool mps_required, mps;
 };

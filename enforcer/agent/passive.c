@@ -1,12 +1,20 @@
 /*
  * Processes with libvramcap.so mapped in which no ceiling is in force.  Why is asked of the environment
  * that the process was started with: evidence, not proof, since it may have changed since.
+ *
+ * What must stay true: an environment is read by a child that may be left hanging (mps_look.h), for its
+ * pages may be of a file system that never answers; and each process is asked once.
  */
 #include "enforcer/agent/compare.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#include "enforcer/agent/mps_look.h"
+#include "enforcer/kernel.h"
 
 static bool on_a_gpu(const struct vcap_nvml_sample *sample, pid_t pid)
 {
@@ -56,25 +64,96 @@ static bool passive_with_slot(const struct vcap_snapshot *s, const struct vcap_s
     return false;
 }
 
-static bool passive_without(const struct vcap_process *p, bool on_gpu, char *why, size_t size)
+/* ---- environments ---- */
+
+static int asked_by_pid(const void *left, const void *right)
 {
-    char value[32] = "", shown[32];
-    int there = vcap_process_variable(p->pid, "VRAMCAP_ENABLE", value, sizeof value);
-    if (p->ledger_count > 0)
-        return false; /* its ledger was found and its slot is about to be */
-    if (there < 0) {
+    const struct vcap_asked *a = left, *b = right;
+    return a->pid < b->pid ? -1 : a->pid > b->pid;
+}
+
+static const struct vcap_asked *answer_of(const struct vcap_asked *asked, size_t count,
+                                          const struct vcap_process *p)
+{
+    const struct vcap_asked key = {.pid = p->pid};
+    const struct vcap_asked *found =
+        count ? bsearch(&key, asked, count, sizeof key, asked_by_pid) : NULL;
+    return found && found->start_time == p->start_time ? found : NULL;
+}
+
+/* False: it is gone, or cannot be asked now. */
+static bool ask(const struct vcap_process *p, struct vcap_asked *a)
+{
+    struct vcap_mps_look look;
+    int error = vcap_mps_look_at(NULL, p->pid, VCAP_PASSIVE_LOOK_MS, &look);
+    if (error == -ESRCH || error == -EBUSY)
+        return false;
+    *a = (struct vcap_asked){.pid = p->pid, .start_time = p->start_time, .answer = error};
+    if (!error)
+        a->answer = look.environment_error;
+    if (!a->answer && look.variable[VCAP_MPS_VAR_ENABLE].set) {
+        a->answer = 1;
+        (void)snprintf(a->value, sizeof a->value, "%.31s", look.variable[VCAP_MPS_VAR_ENABLE].text);
+    }
+    return true;
+}
+
+/* Those that are to be asked: with the library and a driver, without ledger and slot. */
+static bool is_to_be_asked(struct vcap_watched *const *all, size_t count,
+                           const struct vcap_process *p)
+{
+    struct vcap_watched *w;
+    return p->library && p->driver && p->ledger_count == 0 && !slot_of(all, count, p->pid, &w);
+}
+
+/* Begins with another process at every pass, so that no container's keep others from being asked. */
+static void ask_all(struct vcap_watched *const *all, size_t count,
+                    const struct vcap_processes *processes, uint64_t budget_ns,
+                    struct vcap_passive_list *list)
+{
+    const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + budget_ns;
+    const size_t n = processes->known_count;
+    struct vcap_asked *now = calloc(n + 1, sizeof *now);
+    size_t asked = 0;
+    if (!now)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        const struct vcap_process *p = &processes->known[(i + processes->pass) % n];
+        if (!is_to_be_asked(all, count, p))
+            continue;
+        const struct vcap_asked *before = answer_of(list->asked, list->asked_count, p);
+        if (before)
+            now[asked++] = *before;
+        else if (vcap_clock_ns(CLOCK_MONOTONIC) < end && ask(p, &now[asked]))
+            asked++;
+    }
+    if (asked > 1)
+        qsort(now, asked, sizeof *now, asked_by_pid);
+    free(list->asked);
+    list->asked = now;
+    list->asked_count = asked;
+}
+
+static bool passive_without(const struct vcap_asked *a, bool on_gpu, char *why, size_t size)
+{
+    char shown[sizeof a->value];
+    if (!a)
+        return false; /* its ledger was found and its slot is about to be, or it is asked later */
+    if (a->answer < 0) {
         (void)snprintf(why, size, "it holds no slot; its environment cannot be read");
         return on_gpu;
     }
-    if (there == 0 || !*value || !strcmp(value, "0")) {
+    if (a->answer == 0 || !*a->value || !strcmp(a->value, "0")) {
         (void)snprintf(why, size, "VRAMCAP_ENABLE is %s",
-                       there == 0 ? "not set"
-                       : *value   ? "0"
-                                  : "empty");
+                       a->answer == 0 ? "not set"
+                       : *a->value    ? "0"
+                                      : "empty");
         return true;
     }
-    for (size_t i = 0; i <= strlen(value); i++)
-        shown[i] = (char)(value[i] == 0 || (value[i] >= 0x20 && value[i] < 0x7f) ? value[i] : '?');
+    for (size_t i = 0; i <= strlen(a->value); i++) {
+        char c = a->value[i];
+        shown[i] = (char)(c == 0 || (c >= 0x20 && c < 0x7f) ? c : '?');
+    }
     (void)snprintf(why, size, "VRAMCAP_ENABLE is %s, but it holds no slot", shown);
     return on_gpu; /* else it has only not begun yet */
 }
@@ -90,9 +169,11 @@ static bool was_logged(const struct vcap_passive_list *list, const struct vcap_p
 
 void vcap_compare_passive(struct vcap_watched *const *all, size_t count,
                           const struct vcap_processes *processes,
-                          const struct vcap_nvml_sample *sample, struct vcap_passive_list *list)
+                          const struct vcap_nvml_sample *sample, uint64_t budget_ns,
+                          struct vcap_passive_list *list)
 {
     struct vcap_passive_list now = {0};
+    ask_all(all, count, processes, budget_ns, list);
     for (size_t i = 0; i < processes->known_count; i++) {
         const struct vcap_process *p = &processes->known[i];
         struct vcap_passive found = {.pid = p->pid, .start_time = p->start_time};
@@ -100,9 +181,10 @@ void vcap_compare_passive(struct vcap_watched *const *all, size_t count,
         if (!p->library || !p->driver)
             continue;
         const struct vcap_snapshot_process *slot = slot_of(all, count, p->pid, &w);
-        bool passive =
-            slot ? passive_with_slot(&w->snapshot, slot, found.why, sizeof found.why)
-                 : passive_without(p, on_a_gpu(sample, p->pid), found.why, sizeof found.why);
+        bool passive = slot
+                           ? passive_with_slot(&w->snapshot, slot, found.why, sizeof found.why)
+                           : passive_without(answer_of(list->asked, list->asked_count, p),
+                                             on_a_gpu(sample, p->pid), found.why, sizeof found.why);
         if (!passive)
             continue;
         if (!w)
@@ -124,5 +206,14 @@ void vcap_compare_passive(struct vcap_watched *const *all, size_t count,
         now.all[now.count++] = found;
     }
     free(list->all);
+    now.asked = list->asked;
+    now.asked_count = list->asked_count;
     *list = now;
+}
+
+void vcap_passive_free(struct vcap_passive_list *list)
+{
+    free(list->all);
+    free(list->asked);
+    *list = (struct vcap_passive_list){0};
 }

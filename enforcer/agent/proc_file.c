@@ -151,15 +151,17 @@ void vcap_maps_end(const struct vcap_maps *m, struct vcap_process *p)
 
 bool vcap_proc_maps(pid_t pid, struct vcap_process *process)
 {
-    static char piece[PIECE + 1];
     struct vcap_maps maps = {0};
+    char *piece = malloc(PIECE + 1); /* several threads may be in here */
     const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + MAPS_BUDGET_NS;
     uint64_t all = 0;
     size_t kept = 0; /* the beginning of a line whose end is in the next piece */
     ssize_t n;
-    int fd = open_file(pid, "maps");
-    if (fd < 0)
+    int fd = piece ? open_file(pid, "maps") : -ENOMEM;
+    if (fd < 0) {
+        free(piece);
         return false;
+    }
     while ((n = read_some(fd, piece + kept, PIECE - kept)) > 0) {
         size_t length = kept + (size_t)n;
         char *line = piece, *newline;
@@ -178,6 +180,7 @@ bool vcap_proc_maps(pid_t pid, struct vcap_process *process)
             break;
     }
     (void)close(fd);
+    free(piece);
     vcap_maps_end(&maps, process);
     return n >= 0;
 }

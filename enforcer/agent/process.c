@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "enforcer/agent/probe.h"
 #include "enforcer/agent/proc_file.h"
 #include "enforcer/cli/host_pid.h"
 #include "enforcer/kernel.h"
@@ -56,7 +57,7 @@ static uint64_t namespace_inode(pid_t pid, const char *which)
 
 static bool read_identity(pid_t pid, struct vcap_process *p)
 {
-    static char text[16384];
+    char text[16384];
     long levels[LEVELS_MAX];
     char name[16];
     (void)snprintf(name, sizeof name, "%d", (int)pid);
@@ -83,6 +84,26 @@ bool vcap_process_look(pid_t pid, struct vcap_process *process)
         return false;
     *process = p;
     return true;
+}
+
+struct look {
+    pid_t pid;
+    struct vcap_process found;
+};
+
+static int look(void *job)
+{
+    struct look *l = job;
+    return vcap_process_look(l->pid, &l->found) ? 0 : -ESRCH;
+}
+
+int vcap_process_look_safely(pid_t pid, struct vcap_process *process)
+{
+    struct look l = {.pid = pid};
+    int error = vcap_probe(pid, look, NULL, &l, sizeof l);
+    if (!error)
+        *process = l.found;
+    return error;
 }
 
 /* ---- going through ---- */
@@ -191,11 +212,17 @@ static void visit(struct vcap_processes *p, pid_t pid)
         p->seen_count ? bsearch(&key, p->seen, p->seen_count, sizeof key, seen_by_pid) : NULL;
     if (!read_stat(pid, &now))
         return;
-    if (known && known->start_time == now.start_time && known->size == now.size)
+    if (known && known->start_time == now.start_time && known->size == now.size) {
         take(p, known);
-    else if ((seen && seen->start_time == now.start_time && seen->size == now.size) ||
-             vcap_process_look(pid, &now))
+        return;
+    }
+    int error = seen && seen->start_time == now.start_time && seen->size == now.size
+                    ? 0
+                    : vcap_process_look_safely(pid, &now);
+    if (!error)
         take(p, &now);
+    else if (error != -ESRCH && known && known->start_time == now.start_time)
+        take(p, known); /* it makes its readers wait: as it was */
 }
 
 static void end_pass(struct vcap_processes *p)

@@ -72,7 +72,8 @@ struct vcap_watched {
     uint64_t round;             /* of the last reading, from 1 */
     uint64_t index_ns, pass; /* when the directory, and in which pass of /proc, it was last found */
 
-    int place; /* in the memory; -1: none */
+    int place;             /* in the memory; -1: none */
+    uint64_t place_due_ns; /* CLOCK_MONOTONIC: not asked for one again before */
     struct vcap_memory_record memory;
     bool memory_changed;
     uint64_t hole_ns; /* CLOCK_MONOTONIC, since when an event number has been missing; 0: none is */

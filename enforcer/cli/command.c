@@ -4,6 +4,8 @@
  */
 #include "enforcer/cli/command.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +18,14 @@
 #define LINE_MAX_BYTES 2048
 
 static const char *program = "vramcap"; /* set once, before anything is said */
+
+void vcap_command_reserve_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", (fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY) | O_CLOEXEC) < 0)
+            return;
+}
 
 static void write_line(const char *format, va_list arguments)
 {

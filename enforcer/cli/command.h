@@ -36,6 +36,13 @@ extern const struct vcap_command vcap_command_run, vcap_command_create, vcap_com
     vcap_command_reset, vcap_command_check, vcap_command_dump, vcap_command_events,
     vcap_command_cdi, vcap_command_report, vcap_command_top, vcap_command_version;
 
+/*
+ * First of all in main(): a standard descriptor that the caller closed would be given to the next open()
+ * and then written to.  Stand-ins fail on use (stdout: read-only, so that output is an error) and vanish
+ * on exec.
+ */
+void vcap_command_reserve_descriptors(void);
+
 void vcap_command_help(const struct vcap_command *command, FILE *to);
 
 /*

@@ -3,10 +3,8 @@
  * that a result that could not be written is not reported as success.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "enforcer/cli/command.h"
 
@@ -68,21 +66,9 @@ static int dispatch(int argc, char **argv)
     return command ? command->run(argc - 1, argv + 1) : unknown(name);
 }
 
-/*
- * A descriptor that the caller closed would be given to the next open() and then written to.
- * Stand-ins fail on use (stdout: read-only, so that output is an error) and vanish on exec.
- */
-static void reserve_standard_descriptors(void)
-{
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
-            open("/dev/null", (fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY) | O_CLOEXEC) < 0)
-            return;
-}
-
 int main(int argc, char **argv)
 {
-    reserve_standard_descriptors();
+    vcap_command_reserve_descriptors();
     int status = dispatch(argc, argv);
     int failed = ferror(stdout);
     if (fflush(stdout) != 0 || failed)

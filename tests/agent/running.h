@@ -30,8 +30,9 @@ void running_teardown(struct running *r);
 
 /*
  * Starts it with --listen, --ledger-dir, --interval 0.05, --no-proc, --no-mps, --nvml none and, if
- * with_state, --state; then extra, which may say otherwise.  environment: "A=B", NULL-terminated, may
- * be NULL.  Waits until it answers; false: it ended, or did not within 10 s.
+ * with_state, --state; then extra, which may say otherwise (--scan-interval: without --no-proc,
+ * --mps-pipe: without --no-mps).  environment: "A=B", NULL-terminated, may
+ * be NULL.  Waits until it answers; false: it ended, or did not within 30 s.
  */
 bool running_start(struct running *r, bool with_state, const char *const *environment,
                    const char *const *extra);
@@ -42,7 +43,7 @@ int running_stop(struct running *r, int signal);
 /* GET; the status, 0: no answer. */
 int running_get(struct running *r, const char *path);
 
-/* A connected socket; -1. */
+/* A connected socket, on which recv() waits 30 s at most; -1. */
 int running_connect(const struct running *r);
 
 /* Sends bytes on a new connection, then reads what comes until the end or timeout_ms; its length. */
@@ -54,22 +55,34 @@ double running_metric(struct running *r, const char *series);
 /* The same of a container's series on the GPU of row 0 of an image: NAME{container=C,gpu_uuid=...}. */
 double running_value(struct running *r, const char *name, const char *container);
 
-/* Until the metric has the value; false after 10 s. */
+/* Until the metric has the value; false after 30 s. */
 bool running_until(struct running *r, const char *name, const char *container, double value);
+
+/* The same for a series with its labels. */
+bool running_until_metric(struct running *r, const char *series, double value);
 
 /* /v1/containers now, or one container of it (to be given back with json_decref). */
 json_t *running_json(struct running *r);
 json_t *running_container(struct running *r, const char *label);
 
-/* The log so far; static, cut at 1 MiB.  And lines in it that hold both words. */
+/* The log so far, valid until the next call.  And lines in it that hold both words. */
 const char *running_log(const struct running *r);
 unsigned running_lines(const struct running *r, const char *one, const char *other);
 
-/* Until such a line is there; false after 10 s. */
+/* Until such a line is there; false after 30 s. */
 bool running_until_line(const struct running *r, const char *one, const char *other);
 
 /* Path of a ledger by name; valid until the fourth call after this. */
 const char *running_ledger(const struct running *r, const char *name);
+
+/*
+ * A process that has a ledger mapped as the library has it (the whole, shared, and an anchor), holds the
+ * lock of slot 1 and is in it by its number and PID namespace.  It is this test's own program with the
+ * environment given (NULL: this one's): main() calls running_client_main() first, which does not return
+ * in it.  -1: it cannot be started.
+ */
+pid_t running_client(const char *path, const char *const *environment);
+void running_client_main(int argc, char **argv);
 
 #define RUNNING_ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 

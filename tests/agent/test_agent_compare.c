@@ -280,7 +280,7 @@ static void drift_keeps_the_first_and_the_most(void **state)
 
 static const struct vcap_passive *passive(struct vcap_passive_list *list)
 {
-    vcap_compare_passive(all, 2, &processes, &sample, list);
+    vcap_compare_passive(all, 2, &processes, &sample, 0, list);
     return list->count ? &list->all[0] : NULL;
 }
 
@@ -303,7 +303,7 @@ static void a_slot_without_a_ceiling_or_in_audit_is_passive(void **state)
     assert_non_null(strstr(passive(&list)->why, "pass-through"));
     known[0].library = false; /* no library: unprotected, not passive */
     assert_null(passive(&list));
-    free(list.all);
+    vcap_passive_free(&list);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, setup)

@@ -1,10 +1,14 @@
 /*
  * What a scrape costs: 200 ledgers of the usual size with 8 living processes each, then 1,000.  Asserted
- * are processor time, which a busy machine does not lengthen by much, with a wide margin, memory, and
- * that five times the ledgers cost no more than some eight times.  What was measured is printed;
- * docs/agent.md has the figures of a quiet machine.
+ * are processor time, which a busy machine does not lengthen by much, memory, and that five times the
+ * ledgers cost no more than some eight times.  What was measured is printed; the bars that are for a
+ * quiet machine are those of bench/table.py, which asks for the figures alone.
  *
  *     test_agent_cost [ROUNDS]
+ *     test_agent_cost --figures [ROUNDS]
+ *
+ * prints, for 200 ledgers and then for 1,000: ns from request to answer, ns of processor time, bytes of
+ * memory (the most resident so far); medians of ROUNDS scrapes.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -31,12 +35,13 @@
 #define PROCESSES 8u
 #define SOME 200u
 #define ALL 1000u
-#define BOUND_MS 200.0 /* ten times what a quiet machine must do in */
+#define BOUND_MS 60.0 /* three times what a quiet machine must answer in */
 #define MEMORY_KIB 20480.0
 #define ROUNDS_MAX 200u
 
 static struct running r;
 static unsigned rounds = 20;
+static bool figures_alone;
 
 /* A ledger in which eight processes live, each with 100 MiB on one GPU.  Its locks end with this test. */
 static bool make(unsigned number)
@@ -137,40 +142,60 @@ static double cost_of_scrape(double *answer_ms)
     return busy[rounds / 2];
 }
 
+struct figures {
+    double answer_ms, busy_ms, kib;
+    size_t bytes; /* of the answer */
+};
+
+/* Makes ledgers up to count and measures; false: there is no room for them. */
+static bool measure(unsigned from, unsigned count, struct figures *f)
+{
+    for (unsigned i = from; i < count; i++)
+        if (!make(i))
+            return false;
+    if (!r.pid)
+        assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--interval", "3600")));
+    f->busy_ms = cost_of_scrape(&f->answer_ms);
+    f->kib = resident_kib();
+    f->bytes = r.body_length;
+    unsigned lines = 0;
+    for (const char *at = r.body; (at = strstr(at, "\nvramcap_process_charged_bytes{")); at++)
+        lines++;
+    assert_int_equal(lines, count * PROCESSES); /* of every one of them */
+    return true;
+}
+
+static void report(unsigned count, const struct figures *f)
+{
+    if (figures_alone)
+        (void)printf("%.0f %.0f %.0f\n", f->answer_ms * 1e6, f->busy_ms * 1e6, f->kib * 1024);
+    else
+        print_message("%u ledgers x %u processes: answered in %.2f ms, %.2f ms of processor time, "
+                      "%.1f MiB, %zu bytes\n",
+                      count, PROCESSES, f->answer_ms, f->busy_ms, f->kib / 1024, f->bytes);
+}
+
 static void a_scrape_of_many_ledgers_is_cheap(void **state)
 {
     (void)state;
     struct rlimit files;
-    double answer_ms;
+    struct figures some, all;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
     files.rlim_cur = files.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &files);
     if (files.rlim_max < ALL + 50)
         SKIP_BECAUSE("%u open files are needed", ALL + 50);
-    for (unsigned i = 0; i < SOME; i++)
-        if (!make(i))
-            SKIP_BECAUSE("no room for %u ledgers", ALL);
-    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--interval", "3600")));
-    double some_ms = cost_of_scrape(&answer_ms), some_kib = resident_kib();
-    print_message("%u ledgers x %u processes: %.2f ms of processor time, answered in %.2f ms, "
-                  "%.1f MiB, %zu bytes\n",
-                  SOME, PROCESSES, some_ms, answer_ms, some_kib / 1024, r.body_length);
-    unsigned lines = 0;
-    for (const char *at = r.body; (at = strstr(at, "\nvramcap_process_charged_bytes{")); at++)
-        lines++;
-    assert_int_equal(lines, SOME * PROCESSES);
-    assert_true(some_ms < BOUND_MS);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(some_kib < MEMORY_KIB);
-#endif
-    for (unsigned i = SOME; i < ALL; i++)
-        if (!make(i))
-            SKIP_BECAUSE("no room for %u ledgers", ALL);
-    double all_ms = cost_of_scrape(&answer_ms);
-    print_message("%u ledgers x %u processes: %.2f ms of processor time, answered in %.2f ms, "
-                  "%.1f MiB, %zu bytes\n",
-                  ALL, PROCESSES, all_ms, answer_ms, resident_kib() / 1024, r.body_length);
-    assert_true(all_ms < some_ms * 8 * ALL / SOME / 5);
+    if (!measure(0, SOME, &some))
+        SKIP_BECAUSE("no room for %u ledgers", SOME);
+    report(SOME, &some);
+    if (!measure(SOME, ALL, &all))
+        SKIP_BECAUSE("no room for %u ledgers", ALL);
+    report(ALL, &all);
+    if (figures_alone) /* whoever asked for them judges them */
+        return;
+    assert_true(some.busy_ms < BOUND_MS);
+    assert_true(some.kib < MEMORY_KIB);
+    assert_true(all.busy_ms < some.busy_ms * 8 * ALL / SOME / 5);
 }
 
 static int setup(void **state)
@@ -193,8 +218,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_scrape_of_many_ledgers_is_cheap, setup, teardown),
     };
-    if (argc > 1)
-        rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    figures_alone = argc > 1 && !strcmp(argv[1], "--figures");
+    if (argc > 1 + figures_alone)
+        rounds = (unsigned)strtoul(argv[1 + figures_alone], NULL, 10);
     if (rounds == 0 || rounds > ROUNDS_MAX)
         rounds = ROUNDS_MAX;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
  * Clients that mean no good, or know no better: whatever they send, the next one gets its answer.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -22,6 +22,7 @@
 #define MANY 60
 #define NEARLY 31 /* of the agent's 32 places */
 #define CROWD 60  /* the backlog has room for 64 */
+#define PATIENCE_MS 30000
 
 static struct running r;
 
@@ -51,16 +52,13 @@ static void is_well(void)
     assert_true(running_value(&r, "vramcap_ceiling_bytes", "web") == 4096.0 * IMAGE_MIB);
 }
 
-/* The status of what comes back; 0: the connection was just closed, -1: neither within 5 s. */
+/* The status of what comes back; 0: the connection was just closed. */
 static int answer_to(const char *bytes, size_t length)
 {
-    struct timespec begin, end;
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
-    size_t n = running_raw(&r, bytes, length, 5000);
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    size_t n = running_raw(&r, bytes, length, PATIENCE_MS);
     if (n > 12 && !strncmp(r.buffer, "HTTP/1.", 7))
         return (int)strtol(r.buffer + 9, NULL, 10);
-    return end.tv_sec - begin.tv_sec >= 5 ? -1 : 0;
+    return 0;
 }
 
 static void pages_have_their_types(void **state)
@@ -122,9 +120,23 @@ static void malformed_requests_are_refused(void **state)
         REQUEST("GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n"),
         REQUEST("GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"),
     };
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
-        (void)answer_to(requests[i].bytes, requests[i].length);
-        is_well();
+    const size_t count = sizeof requests / sizeof *requests;
+    int fds[sizeof requests / sizeof *requests];
+    for (size_t i = 0; i < count; i++) {
+        fds[i] = running_connect(&r);
+        assert_true(fds[i] >= 0);
+        assert_true(send(fds[i], requests[i].bytes, requests[i].length, MSG_NOSIGNAL) > 0);
+        is_well(); /* while all of them are open, those that get no answer too */
+    }
+    for (size_t i = 0; i < count; i++) { /* nothing more comes: every one of them ends */
+        char piece[4096];
+        ssize_t n;
+        (void)shutdown(fds[i], SHUT_WR);
+        while ((n = recv(fds[i], piece, sizeof piece, 0)) > 0)
+            continue;
+        if (n < 0 && errno != ECONNRESET)
+            fail_msg("request %zu does not end: %s", i, strerror(errno));
+        (void)close(fds[i]);
     }
 }
 
@@ -241,7 +253,7 @@ static void many_requests_on_one_connection_are_answered(void **state)
         n += (size_t)snprintf(text + n, sizeof text - n,
                               "GET /healthz HTTP/1.1\r\nHost: x\r\n%s\r\n",
                               i == 19 ? "Connection: close\r\n" : "");
-    (void)running_raw(&r, text, n, 5000);
+    (void)running_raw(&r, text, n, PATIENCE_MS);
     unsigned answers = 0;
     for (const char *at = r.buffer; (at = strstr(at, "HTTP/1.1 200")); at++)
         answers++;

@@ -89,6 +89,23 @@ static void the_host_s_number_of_a_gpu_is_the_driver_s(void **state)
                                    "\",gpu=\"1\"}") == 1000 * MIB);
 }
 
+static void cards_are_of_the_driver_s_size_also_without_a_container(void **state)
+{
+    (void)state;
+    image.gpus[0].card_bytes = 16384 * IMAGE_MIB; /* what the container was told */
+    assert_int_equal(image_write(&image, sizeof image, running_ledger(&r, "told")), 0);
+    driver("gpu GPU-other 8589934592 1\ngpu " GPU0 " 25769803776 0\n");
+    assert_true(start(FAKE_NVML));
+    assert_true(running_metric(&r, "vramcap_card_bytes{gpu_uuid=\"" GPU0 "\",gpu=\"1\"}") ==
+                24576 * MIB);
+    assert_true(running_metric(&r, "vramcap_card_bytes{gpu_uuid=\"GPU-other\",gpu=\"0\"}") ==
+                8192 * MIB);
+    unsigned series = 0;
+    for (const char *at = r.body; (at = strstr(at, "\nvramcap_card_bytes{")); at++)
+        series++;
+    assert_int_equal(series, 2);
+}
+
 static void mps_clients_are_in_the_comparison(void **state)
 {
     (void)state;
@@ -187,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(five_hundred_seen_and_one_hundred_held_is_four_hundred),
         TEST(the_host_s_number_of_a_gpu_is_the_driver_s),
+        TEST(cards_are_of_the_driver_s_size_also_without_a_container),
         TEST(mps_clients_are_in_the_comparison),
         TEST(the_process_detail_list_does_as_well),
         TEST(what_the_driver_does_not_say_is_left_out),

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -274,7 +275,7 @@ static void a_damaged_state_file_begins_anew(void **state)
 static void thousands_of_containers_find_a_place_and_the_oldest_gives_way(void **state)
 {
     (void)state;
-    struct vcap_memory *m = vcap_memory_open(NULL, why, sizeof why);
+    struct vcap_memory *m = open_memory();
     struct vcap_memory_record r;
     char label[32];
     for (unsigned i = 0; i < VCAP_MEMORY_RECORDS; i++) {
@@ -282,10 +283,45 @@ static void thousands_of_containers_find_a_place_and_the_oldest_gives_way(void *
         int place = vcap_memory_place(m, label);
         assert_int_equal(place, i);
         vcap_memory_read(m, place, &r);
-        r.seen_s = i == 77 ? 1 : 1000 + i;
+        r.seen_s = i == 77 ? 1 : i == 78 ? 2 : 1000 + i;
         vcap_memory_write(m, place, &r);
     }
-    assert_int_equal(vcap_memory_place(m, "one more"), 77);
+    assert_int_equal(vcap_memory_place(m, "one more"), -1); /* all are in use */
+    vcap_memory_close(m);
+    m = open_memory(); /* in the next run none is, until it is asked for */
+    assert_int_equal(vcap_memory_place(m, "c77"), 77);
+    assert_int_equal(vcap_memory_place(m, "one more"), 78);
+    vcap_memory_forget(m, 77);
+    assert_int_equal(vcap_memory_place(m, "and one"), 77);
+    vcap_memory_close(m);
+}
+
+static void without_room_nobody_s_place_is_given_away(void **state)
+{
+    (void)state;
+    struct vcap_memory *m = open_memory();
+    struct rlimit before, none;
+    char label[32];
+    int place = 0;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_true(vcap_memory_place(m, "c0") == 0);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)st.st_size; /* the file cannot grow any more */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    unsigned taken = 1;
+    for (; place >= 0 && taken < 1000; taken++) {
+        (void)snprintf(label, sizeof label, "c%u", taken);
+        place = vcap_memory_place(m, label);
+        assert_true(place < 0 || place == (int)taken);
+    }
+    int again = vcap_memory_place(m, "c0");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(place, -1);
+    assert_int_equal(again, 0);
+    assert_int_equal(vcap_memory_place(m, label), taken - 1); /* now there is */
     vcap_memory_close(m);
 }
 
@@ -453,6 +489,7 @@ int main(void)
         TEST(what_is_remembered_is_there_in_the_next_run),
         TEST(a_damaged_state_file_begins_anew),
         TEST(thousands_of_containers_find_a_place_and_the_oldest_gives_way),
+        TEST(without_room_nobody_s_place_is_given_away),
         TEST(a_killed_writer_leaves_a_whole_record),
         TEST(counters_go_on_when_a_ledger_begins_again),
         TEST(the_host_s_note_says_what_was_written),

@@ -115,7 +115,7 @@ static void settings_of_a_living_process_are_seen(void **state)
                                  NULL};
     pid_t pid = start(environment, NULL);
     assert_true(pid > 0);
-    assert_int_equal(vcap_mps_look_at(NULL, pid, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(NULL, pid, 30000, &look), 0);
     assert_int_equal(look.environment_error, 0);
     assert_int_equal(look.pid, pid);
     assert_string_equal(value_of(&look, VCAP_MPS_VAR_LIMIT), "0=1000M"); /* the first, as getenv */
@@ -124,13 +124,13 @@ static void settings_of_a_living_process_are_seen(void **state)
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_NO_CONTROL);
     control = strdup(in_folder("control"));
     assert_int_equal(mkfifo(control, 0600), 0); /* must not be opened for reading */
-    assert_int_equal(vcap_mps_look_at(NULL, pid, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(NULL, pid, 30000, &look), 0);
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_THERE);
     assert_int_equal(stat(folder, &st), 0);
     assert_true(look.pipe_inode == st.st_ino && look.pipe_device == st.st_dev);
     free(control);
     stop(pid);
-    assert_int_equal(vcap_mps_look_at(NULL, pid, 10000, &look), -ESRCH);
+    assert_int_equal(vcap_mps_look_at(NULL, pid, 30000, &look), -ESRCH);
 }
 
 static void the_pipe_directory_is_looked_for_in_the_process_s_own_root(void **state)
@@ -148,12 +148,12 @@ static void the_pipe_directory_is_looked_for_in_the_process_s_own_root(void **st
     if (pid == 0)
         SKIP_BECAUSE("neither root nor user namespaces: no root of its own");
     assert_int_equal(unsetenv("CUDA_MPS_PIPE_DIRECTORY"), 0);
-    assert_int_equal(vcap_mps_look_at(NULL, pid, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(NULL, pid, 30000, &look), 0);
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_MISSING);
     assert_int_equal(unlink(in_folder("root/tmp/nvidia-mps")), 0);
     assert_int_equal(mkdir(in_folder("root/tmp/nvidia-mps"), 0755), 0);
     assert_int_equal(mkfifo(in_folder("root/tmp/nvidia-mps/control"), 0600), 0);
-    assert_int_equal(vcap_mps_look_at(NULL, pid, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(NULL, pid, 30000, &look), 0);
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_THERE);
     stop(pid);
 }
@@ -174,10 +174,17 @@ static void a_process_that_makes_the_reader_hang_costs_the_limit_and_no_more(voi
     assert_int_equal(mkdir(in_folder("7"), 0755), 0);
     assert_int_equal(mkfifo(in_folder("7/environ"), 0600), 0); /* nobody ever writes */
     (void)clock_gettime(CLOCK_MONOTONIC, &a);
-    for (int i = 0; i < 40; i++) /* more than can hang at once, if any did */
-        assert_int_equal(vcap_mps_look_at(folder, 7, 5, &look), -ETIMEDOUT);
+    for (int i = 0; i < 40; i++) { /* more than can hang at once, if any did */
+        int error;
+        /* a busy machine may not have come to ending those before */
+        for (int more = 0; (error = vcap_mps_look_at(folder, 7, 5, &look)) == -EBUSY; more++) {
+            assert_true(more < 6000);
+            (void)usleep(5000);
+        }
+        assert_int_equal(error, -ETIMEDOUT);
+    }
     (void)clock_gettime(CLOCK_MONOTONIC, &b);
-    assert_true(b.tv_sec - a.tv_sec < 20);
+    assert_true(b.tv_sec - a.tv_sec < 40);
     assert_int_equal(look.pid, 1); /* untouched */
 }
 
@@ -189,7 +196,7 @@ static void any_environment_is_read_safely(void **state)
     assert_int_equal(mkdir(in_folder("7"), 0755), 0);
     memset(big, 'x', sizeof big); /* no NUL, no '=' */
     write_environ(big, sizeof big);
-    assert_int_equal(vcap_mps_look_at(folder, 7, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(folder, 7, 30000, &look), 0);
     for (int v = 0; v < VCAP_MPS_VARIABLES; v++)
         assert_false(look.variable[v].set);
 
@@ -197,14 +204,14 @@ static void any_environment_is_read_safely(void **state)
     memcpy(big, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=x", 34);
     memcpy(big + 200000, "\0VRAMCAP_MEMORY_MIB=42\0=x\0VRAMCAP_ENABLE", 41);
     write_environ(big, 200041);
-    assert_int_equal(vcap_mps_look_at(folder, 7, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(folder, 7, 30000, &look), 0);
     assert_true(look.variable[VCAP_MPS_VAR_LIMIT].set && look.variable[VCAP_MPS_VAR_LIMIT].cut);
     assert_int_equal(strlen(look.variable[VCAP_MPS_VAR_LIMIT].text), VCAP_MPS_VALUE - 1);
     assert_string_equal(value_of(&look, VCAP_MPS_VAR_MEMORY), "42");
     assert_false(look.variable[VCAP_MPS_VAR_ENABLE].set); /* has no value */
 
     assert_int_equal(unlink(in_folder("7/environ")), 0);
-    assert_int_equal(vcap_mps_look_at(folder, 7, 10000, &look), 0);
+    assert_int_equal(vcap_mps_look_at(folder, 7, 30000, &look), 0);
     assert_int_equal(look.environment_error, -ENOENT);
     assert_int_equal(look.pipe, VCAP_MPS_PIPE_UNKNOWN);
 }
@@ -222,27 +229,28 @@ static void what_was_found_is_kept_until_the_processes_change(void **state)
     const char *bad[] = {pipe_variable, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M,1=1G", NULL};
     assert_int_equal(mkfifo(in_folder("control"), 0600), 0);
     pid_t pids[2] = {start(good, NULL), 0};
-    assert_false(vcap_mps_settings_due(&s, pids + 1, 1, 0)); /* nobody to look at */
-    assert_true(vcap_mps_settings_due(&s, pids, 2, 0));
-    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 1000)); /* nothing known before */
+    assert_false(vcap_mps_settings_due(&s, pids + 1, 1, true, 0)); /* nobody to look at */
+    assert_true(vcap_mps_settings_due(&s, pids, 2, true, 0));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 30000, 1000)); /* nothing known before */
     assert_int_equal(s.total, 0);
     assert_int_equal(s.limit_count, 1);
     assert_string_equal(s.limits[0], "GPU-00000000-0000-0000-0000-000000000000");
-    assert_false(vcap_mps_settings_due(&s, pids, 2, 1000));
-    assert_true(vcap_mps_settings_due(&s, pids, 2, 1000 + UINT64_C(60000000000)));
-    assert_false(vcap_mps_settings_look(&s, &host, pids, 2, 2000)); /* the same as before */
+    assert_false(vcap_mps_settings_due(&s, pids, 2, true, 1000));
+    assert_true(vcap_mps_settings_due(&s, pids, 2, true, 1000 + UINT64_C(60000000000)));
+    assert_true(vcap_mps_settings_due(&s, pids, 2, false, 1000)); /* the daemon went down */
+    assert_false(vcap_mps_settings_look(&s, &host, pids, 2, 30000, 2000)); /* the same as before */
     pids[1] = start(bad, NULL);
-    assert_true(vcap_mps_settings_due(&s, pids, 2, 2000));
-    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 3000));
+    assert_true(vcap_mps_settings_due(&s, pids, 2, true, 2000));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 30000, 3000));
     assert_int_equal(s.findings[0].kind, VCAP_MPS_LINT_INVISIBLE_GPU);
     assert_int_equal(s.findings[0].pid, pids[1]);
     assert_int_equal(s.limit_count, 1); /* the first one's limit is */
     stop(pids[0]);
     pids[0] = 0;
-    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 4000));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 30000, 4000));
     assert_int_equal(s.limit_count, 0);
     stop(pids[1]);
-    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 5000));
+    assert_true(vcap_mps_settings_look(&s, &host, pids, 2, 30000, 5000));
     assert_int_equal(s.total, 0);
     vcap_mps_settings_free(&s);
 }

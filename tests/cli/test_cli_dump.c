@@ -19,6 +19,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "tests/cli/hostile_files.h"
 #include "tests/cli/ledger_image.h"
 #include "tests/cli/tool.h"
 
@@ -264,15 +265,32 @@ static void the_host_pid_is_found_through_the_namespace(void **state)
 static void every_untrusted_file_is_a_finding(void **state)
 {
     (void)state;
-    char bad[128], link[160];
+    char bad[128], command[400];
     (void)snprintf(bad, sizeof bad, "%s/bad", folder);
-    (void)snprintf(link, sizeof link, "%s/link", folder);
-    assert_int_equal(mkfifo(bad, 0600), 0);
-    assert_int_equal(symlink(path, link), 0);
-    const char *const files[] = {bad, link, folder, "/dev/zero", "/dev/null", "/etc/passwd"};
+    for (size_t i = 0; i < hostile_file_count; i++) {
+        const struct hostile_file *f = &hostile_files[i];
+        int made = hostile_make(f, bad);
+        assert_true(made >= 0);
+        for (int events = 0; made == 0 && events < 2; events++) {
+            int status = tool_run(&t, NULL, TOOL_ARGS(events ? "events" : "dump", bad));
+            if (f->reason ? status != 1 || *t.out || !strstr(t.err, "untrusted ledger") ||
+                                !strstr(t.err, f->reason)
+                          : status != 0 || (!events && !strstr(t.out, "1700.0")))
+                fail_msg("%s: status %d, '%s%s'", f->name, status, t.out, t.err);
+        }
+        if (made == 0 && !f->reason) {
+            assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("dump", "--json", bad)), 0);
+            json_decref(parse(t.out));
+        }
+        hostile_end();
+        (void)snprintf(command, sizeof command, "rm -rf '%s' '%s/.good' '%s/.other'", bad, folder,
+                       folder);
+        assert_int_equal(system(command), 0);
+    }
+    const char *const files[] = {folder, "/dev/zero", "/dev/null", "/etc/passwd"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        for (int command = 0; command < 2; command++) {
-            int status = tool_run(&t, NULL, TOOL_ARGS(command ? "events" : "dump", files[i]));
+        for (int events = 0; events < 2; events++) {
+            int status = tool_run(&t, NULL, TOOL_ARGS(events ? "events" : "dump", files[i]));
             if (status != 1 || *t.out || !strstr(t.err, "untrusted ledger"))
                 fail_msg("%s: status %d, '%s'", files[i], status, t.err);
         }

@@ -22,10 +22,12 @@
 
 #include <cmocka.h>
 
+#include "enforcer/cli/terminal.h"
 #include "tests/cli/ledger_image.h"
 #include "tests/cli/tool.h"
 
 #define LEAVE "\033[?25h\033[?1049l"
+#define CROWD 100u
 
 static struct tool t;
 static struct image image;
@@ -227,22 +229,13 @@ static void signals_quit_and_give_the_terminal_back(void **state)
     ends(0);
 }
 
-/* Widest line and number of lines of the last whole picture. */
-static void measure(size_t *widest, size_t *lines)
+/* Widest line and number of lines of the picture between the two. */
+static void measure_picture(const char *from, const char *end, size_t *widest, size_t *lines)
 {
-    const char *last = NULL, *end = NULL;
-    for (const char *p = term.out; (p = strstr(p, "\033[H")); p++) {
-        const char *close = strstr(p, "\033[J");
-        if (close) {
-            last = p + 3;
-            end = close;
-        }
-    }
-    assert_non_null(last);
+    size_t width = 0;
     *widest = 0;
     *lines = 1;
-    size_t width = 0;
-    for (const char *p = last; p < end; p++) {
+    for (const char *p = from; p < end; p++) {
         if (*p == '\033') {
             while (p < end && *p != 'm' && *p != 'K')
                 p++;
@@ -254,6 +247,38 @@ static void measure(size_t *widest, size_t *lines)
         }
         *widest = width > *widest ? width : *widest;
     }
+}
+
+/* The next whole picture at or behind p; NULL: none. */
+static const char *next_picture(const char *p, const char **end)
+{
+    const char *begin = strstr(p, "\033[H");
+    *end = begin ? strstr(begin, "\033[J") : NULL;
+    return *end ? begin + 3 : NULL;
+}
+
+/* Of the last whole picture. */
+static void measure(size_t *widest, size_t *lines)
+{
+    const char *last = NULL, *last_end = NULL, *end;
+    for (const char *p = term.out; (p = next_picture(p, &end)); p = end) {
+        last = p;
+        last_end = end;
+    }
+    assert_non_null(last);
+    measure_picture(last, last_end, widest, lines);
+}
+
+static unsigned count_pictures_beyond(size_t rows, size_t columns)
+{
+    unsigned beyond = 0;
+    size_t widest, lines;
+    const char *end;
+    for (const char *p = term.out; (p = next_picture(p, &end)); p = end) {
+        measure_picture(p, end, &widest, &lines);
+        beyond += widest > columns || lines > rows;
+    }
+    return beyond;
 }
 
 static void resize(unsigned short columns, unsigned short rows)
@@ -295,6 +320,114 @@ static void what_has_no_room_is_counted(void **state)
     expect("refusal", 0); /* events are seen all the same */
     assert_int_equal(write(term.master, "q", 1), 1);
     ends(0);
+}
+
+/* Whatever is given it: the terminal's own part draws no line and no column more than it was told. */
+static void more_text_than_there_is_room_for_is_cut(void **state)
+{
+    static const struct {
+        unsigned columns, rows;
+    } sizes[] = {{80, 24}, {20, 5}, {1, 1}};
+    size_t widest, lines;
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int ends_of[2];
+        memset(&term, 0, sizeof term);
+        assert_int_equal(pipe(ends_of), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            char text[16384] = "";
+            size_t n = 0;
+            for (int line = 0; line < 100; line++)
+                n += (size_t)snprintf(text + n, sizeof text - n, "\033[31m%0*d\033[0m end\n", 100,
+                                      line);
+            (void)dup2(ends_of[1], STDOUT_FILENO);
+            _exit(!vcap_terminal_draw(text, sizes[i].columns, sizes[i].rows));
+        }
+        int status;
+        (void)close(ends_of[1]);
+        for (ssize_t got; (got = read(ends_of[0], term.out + term.length,
+                                      sizeof term.out - 1 - term.length)) > 0;)
+            term.length += (size_t)got;
+        (void)close(ends_of[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+        measure(&widest, &lines);
+        assert_int_equal(widest, sizes[i].columns);
+        assert_int_equal(lines, sizes[i].rows);
+    }
+}
+
+/* A hundred processes on one GPU, in one container. */
+static void crowd(void)
+{
+    static struct {
+        struct vcap_lf_header header;
+        struct vcap_lf_gpu gpus[IMAGE_GPUS];
+        struct vcap_lf_slot slots[CROWD];
+        struct vcap_lf_cell cells[CROWD][IMAGE_GPUS];
+        struct vcap_lf_export exports[IMAGE_EXPORTS];
+        struct vcap_lf_event events[IMAGE_EVENTS];
+    } m;
+    m.header = image.header;
+    m.header.file_size = sizeof m;
+    m.header.slot_count = CROWD;
+    m.header.cell_count = CROWD * IMAGE_GPUS;
+    m.header.slot_offset = (uint32_t)((char *)m.slots - (char *)&m);
+    m.header.cell_offset = (uint32_t)((char *)m.cells - (char *)&m);
+    m.header.export_offset = (uint32_t)((char *)m.exports - (char *)&m);
+    m.header.event_offset = (uint32_t)((char *)m.events - (char *)&m);
+    memcpy(m.gpus, image.gpus, sizeof m.gpus);
+    memcpy(m.events, image.events, sizeof m.events);
+    for (uint32_t s = 0; s < CROWD; s++) {
+        m.slots[s] = image.slots[1];
+        m.slots[s].pid = 1000 + s;
+        (void)snprintf(m.slots[s].command, sizeof m.slots[s].command, "worker-%u", s);
+        m.cells[s][0] = image.cells[1][0];
+        m.cells[s][0].charged = vcap_lf_charged(IMAGE_UNITS(20), 5);
+    }
+    m.gpus[0].total = vcap_lf_total(IMAGE_UNITS(20) * CROWD, 0, 5);
+    (void)close(lock);
+    assert_int_equal(image_write(&m, sizeof m, path), 0);
+    lock = open(path, O_RDWR | O_CLOEXEC);
+    struct flock all = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VCAP_LF_LOCK_SLOT, .l_len = CROWD};
+    assert_int_equal(fcntl(lock, F_OFD_SETLK, &all), 0);
+}
+
+/* Nothing beyond the terminal's rows and columns, from the first picture on, and every way out of it
+ * gives it back. */
+static void a_hundred_processes_fit_on_a_small_terminal(void **state)
+{
+    static const struct {
+        unsigned short rows, columns;
+    } sizes[] = {{24, 80}, {5, 20}};
+    static const int ways[] = {0, SIGINT, SIGTERM, SIGHUP};
+    size_t widest, lines;
+    (void)state;
+    crowd();
+    assert_int_equal(tool_run(&t, NULL, TOOL_ARGS("top", "--once", "--ledger-dir", folder)), 0);
+    has("1 containers, 100 processes, MiB\n"); /* that is how many there are to be drawn */
+    has("worker-99");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+            start_on_terminal(sizes[i].columns, sizes[i].rows, way % 2 ? "1" : "");
+            expect("vramcap top", 0);
+            expect("lines more", 0);
+            expect("\033[J", 0);
+            const size_t first = term.length;
+            expect("\033[J", first); /* and another one over it */
+            measure(&widest, &lines);
+            if (widest > sizes[i].columns || lines != sizes[i].rows)
+                fail_msg("%zu x %zu on a terminal of %u x %u", widest, lines, sizes[i].columns,
+                         sizes[i].rows);
+            if (ways[way] == 0)
+                assert_int_equal(write(term.master, "q", 1), 1);
+            else
+                assert_int_equal(kill(term.pid, ways[way]), 0);
+            ends(0);
+            assert_int_equal(count_pictures_beyond(sizes[i].rows, sizes[i].columns), 0);
+        }
 }
 
 static void changes_are_shown(void **state)
@@ -364,6 +497,8 @@ int main(void)
         TEST(signals_quit_and_give_the_terminal_back),
         TEST(every_size_is_kept_to),
         TEST(what_has_no_room_is_counted),
+        TEST(more_text_than_there_is_room_for_is_cut),
+        TEST(a_hundred_processes_fit_on_a_small_terminal),
         TEST(changes_are_shown),
         TEST(stopping_gives_the_terminal_back_until_it_goes_on),
         TEST(a_terminal_that_goes_away_is_the_end),

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "enforcer/ledger_read.h"
+#include "tests/cli/hostile_files.h"
 #include "tests/cli/ledger_image.h"
 
 static char folder[64], path[128], why[256];
@@ -205,43 +206,31 @@ static void hostile_geometry_is_untrusted(void **state)
         }
 }
 
-static void impossible_words_are_untrusted(void **state)
+static void every_hostile_file_is_known_for_what_it_is(void **state)
 {
     (void)state;
-    image_process(&image, 2, 0, 100, "x");
-    image.exports[1].owner = image.exports[1].writer = vcap_lf_owner(1, 2);
-    const struct image good = image;
-    const struct {
-        uint64_t *word;
-        uint64_t value;
-        const char *reason;
-    } cases[] = {
-        {&image.gpus[0].ceiling, vcap_lf_ceiling(5, 0) | 99, "source 99"},
-        {&image.gpus[0].ceiling, vcap_lf_ceiling(5, 0), "source 0"},
-        {&image.gpus[0].ceiling, vcap_lf_ceiling(VCAP_LF_UNITS_MAX + 1, 2), "impossible ceiling"},
-        {&image.gpus[0].total, vcap_lf_total(5, IMAGE_SLOTS, 1), "slot 8 of 8"},
-        {&image.gpus[0].total, vcap_lf_total(5, 1, 0), "operation number"},
-        {&image.gpus[0].peak_bytes, UINT64_MAX, "impossible peak"},
-        {&image.gpus[0].over_bytes, UINT64_MAX, "over the ceiling"},
-        {&image.slots[3].state, 3, "unknown status"},
-        {&image.slots[3].state, vcap_lf_state(1, 0, VCAP_LF_LIVE), "liveness kind"},
-        {&image.slots[3].state, 7 << 8, "liveness kind"},
-        {&image.slots[3].state, vcap_lf_state(1, 1, VCAP_LF_LIVE), "impossible pid"},
-        {&image.cells[2][0].charged, UINT64_MAX, "impossible charge"},
-        {&image.cells[2][0].charged, vcap_lf_charged(5, 0), "operation number"},
-        {&image.cells[2][0].intent, vcap_lf_intent(INT64_MAX >> 21, 1), "impossible intent"},
-        {&image.cells[2][0].ack, UINT64_MAX, "operation number"},
-        {&image.cells[2][0].peak_bytes, UINT64_MAX - 1, "impossible peak"},
-        {&image.cells[2][0].imported_bytes, UINT64_MAX, "impossible import"},
-        {&image.cells[2][0].overhead_bytes, UINT64_MAX - 1, "impossible overhead"},
-        {&image.exports[1].size, UINT64_MAX, "export 1: impossible size"},
-    };
-    assert_int_equal(read_image(), 0);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        image = good;
-        *cases[i].word = cases[i].value;
-        image_refused_because(cases[i].reason);
+    unsigned made = 0;
+    for (size_t i = 0; i < hostile_file_count; i++) {
+        const struct hostile_file *f = &hostile_files[i];
+        char command[400];
+        int status = hostile_make(f, path);
+        assert_true(status >= 0);
+        if (status == 0) {
+            int error = read_path(path);
+            if (error != (f->reason ? -EINVAL : 0) || (f->reason && !strstr(why, f->reason)))
+                fail_msg("%s: %d, '%s'", f->name, error, error ? why : "");
+            if (!f->reason && snapshot.gpus[0].peak_bytes != HOSTILE_PEAK_MIB * IMAGE_MIB)
+                fail_msg("%s: a peak of %llu", f->name,
+                         (unsigned long long)snapshot.gpus[0].peak_bytes);
+            vcap_snapshot_free(&snapshot);
+            made++;
+        }
+        hostile_end();
+        (void)snprintf(command, sizeof command, "rm -rf '%s' '%s/.good' '%s/.other'", path, folder,
+                       folder);
+        assert_int_equal(system(command), 0);
     }
+    assert_true(made >= hostile_file_count - 4); /* devices, a foreign owner, a lease */
 }
 
 static void strings_come_out_printable_and_ended(void **state)
@@ -528,7 +517,7 @@ int main(int argc, char **argv)
         TEST(every_wrong_length_is_untrusted),
         TEST(other_formats_are_untrusted),
         TEST(hostile_geometry_is_untrusted),
-        TEST(impossible_words_are_untrusted),
+        TEST(every_hostile_file_is_known_for_what_it_is),
         TEST(strings_come_out_printable_and_ended),
         TEST(a_live_process_is_alive_and_its_charge_counts),
         TEST(charges_of_the_gone_are_shown_but_not_counted),

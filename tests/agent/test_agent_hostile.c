@@ -1,0 +1,584 @@
+/*
+ * The running agent among those who mean it harm: every hostile file of the list at once, names with
+ * anything in them, thousands of files, ledgers replaced while they are read, processes that make their
+ * reader wait, containers that map more than one can have, full file systems, closed descriptors.  It says
+ * what it sees, exports nothing twice, and everybody else's figures are there all the while.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/agent/hanging.h"
+#include "tests/agent/running.h"
+#include "tests/cli/hostile_files.h"
+#include "tests/cli/ledger_image.h"
+#include "tests/support/skip.h"
+
+#define PEAK (HOSTILE_PEAK_MIB * (double)IMAGE_MIB)
+#define MANY_FILES 10000
+#define SLICE_RECORDS 32 /* by which the state file grows */
+
+static struct running r;
+static struct image image;
+
+static int setup(void **state)
+{
+    (void)state;
+    hostile_good(&image);
+    return running_setup(&r) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    hostile_end();
+    running_teardown(&r);
+    return 0;
+}
+
+static void put(const char *name)
+{
+    char temporary[512];
+    (void)snprintf(temporary, sizeof temporary, "%s/.tmp", r.ledgers);
+    assert_int_equal(image_write(&image, sizeof image, temporary), 0);
+    assert_int_equal(rename(temporary, running_ledger(&r, name)), 0);
+}
+
+static int by_text(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+/* The metrics now: every line is a comment or a series with a value, and no series is there twice, for a
+ * collector drops all of a text that says one thing twice. */
+static void metrics_are_sound(void)
+{
+    static char *lines[65536];
+    size_t count = 0;
+    assert_int_equal(running_get(&r, "/metrics"), 200);
+    char *text = strdup(r.body), *rest = text;
+    assert_non_null(text);
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        if (!*line || *line == '#')
+            continue;
+        char *value = strrchr(line, ' ');
+        if (strncmp(line, "vramcap_", 8) != 0 || !value || value[1] < '0' || value[1] > '9' ||
+            strspn(value + 1, "0123456789") != strlen(value + 1))
+            fail_msg("no series: %s", line);
+        for (const char *c = line; *c; c++)
+            if (*c < 0x20 || *c >= 0x7f || *c == '\\')
+                fail_msg("an odd byte in: %s", line);
+        *value = '\0';
+        assert_true(count < sizeof lines / sizeof *lines);
+        lines[count++] = line;
+    }
+    qsort(lines, count, sizeof *lines, by_text);
+    for (size_t i = 1; i < count; i++)
+        if (!strcmp(lines[i - 1], lines[i]))
+            fail_msg("twice: %s", lines[i]);
+    free(text);
+}
+
+/* ---- files ---- */
+
+static const json_t *of_container(const json_t *all, const char *label)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(json_object_get(all, "containers"), i, one)
+    {
+        if (!strcmp(json_string_value(json_object_get(one, "container")), label))
+            return one;
+    }
+    return NULL;
+}
+
+static bool is_made[256];
+
+static void check_state(const json_t *all, const struct hostile_file *f)
+{
+    const json_t *c = of_container(all, f->name);
+    const char *found = json_string_value(json_object_get(c, "state"));
+    const char *reason = json_string_value(json_object_get(c, "reason"));
+    /* with thousands of locks it is read less often */
+    bool good = found && (!strcmp(found, "ok") || !strcmp(found, "late"));
+    if (f->reason
+            ? !found || strcmp(found, "untrusted") != 0 || !reason || !strstr(reason, f->reason)
+            : !good)
+        fail_msg("%s: %s, '%s'", f->name, found ? found : "not there", reason ? reason : "");
+}
+
+static void every_hostile_file_is_reported_and_delays_nobody(void **state)
+{
+    (void)state;
+    unsigned made = 0;
+    put("good");
+    assert_true(hostile_file_count < sizeof is_made / sizeof *is_made);
+    for (size_t i = 0; i < hostile_file_count; i++) {
+        int status = hostile_make(&hostile_files[i], running_ledger(&r, hostile_files[i].name));
+        assert_true(status >= 0);
+        is_made[i] = status == 0;
+        made += is_made[i];
+    }
+    assert_true(made >= hostile_file_count - 4); /* devices, a foreign owner, a lease */
+    assert_int_equal(mkdir(running_ledger(&r, "through"), 0755), 0);
+    assert_int_equal(symlink("/etc/passwd", running_ledger(&r, "through/ledger")), 0);
+    assert_true(running_start(&r, true, NULL, NULL));
+
+    json_t *all = running_json(&r);
+    assert_non_null(all);
+    for (size_t i = 0; i < hostile_file_count; i++)
+        if (is_made[i])
+            check_state(all, &hostile_files[i]);
+    check_state(all, &(struct hostile_file){"through", "symbolic link", NULL, NULL});
+    check_state(all, &(struct hostile_file){"good", NULL, NULL, NULL});
+    json_decref(all);
+
+    metrics_are_sound();
+    for (size_t i = 0; i < hostile_file_count; i++) {
+        const struct hostile_file *f = &hostile_files[i];
+        char errors[96], peak[96];
+        if (!is_made[i])
+            continue;
+        (void)snprintf(errors, sizeof errors, "\nvramcap_ledger_errors_total{container=\"%s\"} 0\n",
+                       f->name);
+        (void)snprintf(peak, sizeof peak, "\nvramcap_peak_bytes{container=\"%s\",", f->name);
+        if ((strstr(r.body, errors) == NULL) != (f->reason != NULL) ||
+            (strstr(r.body, peak) == NULL) != (f->reason != NULL))
+            fail_msg("metrics of %s", f->name);
+        (void)snprintf(peak, sizeof peak, "container=%s ", f->name);
+        if (f->reason && running_lines(&r, "event=ledger-untrusted", peak) != 1)
+            fail_msg("%u lines about %s", running_lines(&r, "event=ledger-untrusted", peak),
+                     f->name);
+    }
+    assert_true(running_value(&r, "vramcap_peak_bytes", "good") == PEAK);
+
+    /* a good one that comes now is there, in spite of all the others */
+    image.header.created_ns++;
+    put("late-comer");
+    assert_true(running_until(&r, "vramcap_peak_bytes", "late-comer", PEAK));
+    assert_int_equal(running_get(&r, "/healthz"), 200);
+    /* and a bad one that is replaced by a good one is believed */
+    assert_int_equal(unlink(running_ledger(&r, "fifo")), 0);
+    put("fifo");
+    assert_true(running_until_line(&r, "event=ledger-good-again container=fifo", ""));
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+}
+
+static void names_with_anything_in_them_are_labels_of_their_own(void **state)
+{
+    (void)state;
+    char longest[256];
+    memset(longest, 'n', 255);
+    longest[255] = '\0';
+    const char *const names[] = {"a \"quoted\" name",
+                                 "a\nline\n# HELP x",
+                                 "back\\slash\\n",
+                                 "Gr\xc3\xb6\xc3\x9f"
+                                 "e",
+                                 "\xff\xfe broken \xc3",
+                                 "tab\tcr\r",
+                                 "a=\"1\",b",
+                                 "{}",
+                                 "$(reboot)",
+                                 "-",
+                                 longest,
+                                 "a__quoted__name"};
+    const size_t count = sizeof names / sizeof *names;
+    for (size_t i = 0; i < count; i++)
+        put(names[i]);
+    put("plain");
+    assert_true(running_start(&r, true, NULL, NULL));
+    metrics_are_sound();
+    unsigned series = 0;
+    for (const char *at = r.body; (at = strstr(at, "\nvramcap_ceiling_bytes{")); at++)
+        series++;
+    assert_int_equal(series, count + 1); /* none is missing, none is taken for another */
+    json_t *all = running_json(&r);      /* is JSON, in UTF-8 */
+    assert_int_equal(json_array_size(json_object_get(all, "containers")), count + 1);
+    json_decref(all);
+    assert_int_equal(running_get(&r, "/v1/report"), 200);
+    json_t *report = json_loads(r.body, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(report);
+    json_decref(report);
+    /* each is one line of the log, whatever is in its name */
+    assert_int_equal(running_lines(&r, "event=ledger-found", "time="), count + 1);
+    assert_int_equal(running_lines(&r, "# HELP", ""), running_lines(&r, "# HELP", "time="));
+}
+
+static void thousands_of_files_are_too_many_and_it_says_so(void **state)
+{
+    (void)state;
+    const char bytes[] = "no ledger";
+    char first[300], command[256];
+    (void)snprintf(first, sizeof first, "%s/.first", r.ledgers);
+    assert_int_equal(image_write(bytes, sizeof bytes, first), 0);
+    for (int i = 0; i < MANY_FILES; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "f%05d", i);
+        assert_int_equal(link(first, running_ledger(&r, name)), 0);
+    }
+    assert_true(running_start(&r, true, NULL, NULL));
+    assert_true(running_until_line(&r, "event=ledger-dir", "more entries than the 4096"));
+    assert_int_equal(running_lines(&r, "event=ledger-untrusted", ""), 4096);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(running_get(&r, "/metrics"), 200);
+    assert_int_equal(running_get(&r, "/healthz"), 200);
+    assert_int_equal(running_lines(&r, "event=ledger-dir", ""), 1); /* said once */
+    (void)snprintf(command, sizeof command, "find '%s' -name 'f*' -delete", r.ledgers);
+    assert_int_equal(system(command), 0);
+    put("web"); /* they are gone, and give way though they are still shown as such */
+    assert_true(running_until(&r, "vramcap_peak_bytes", "web", PEAK));
+}
+
+/* Another file under the same name again and again, as containers that restart do it, only faster. */
+static void a_ledger_replaced_while_it_is_read_is_one_or_the_other(void **state)
+{
+    (void)state;
+    put("web");
+    assert_true(running_start(&r, true, NULL, NULL));
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (unsigned i = 1;; i++) {
+            image.header.created_ns++;
+            image_gpu(&image, 0, i % 2 ? 4096 : 2048, VCAP_LF_SOURCE_ENV);
+            put("web");      /* the last of it may be killed in the middle */
+            if (i % 16 == 0) /* or is not there, or is something else */
+                (void)unlink(running_ledger(&r, "web"));
+            if (i % 64 == 0)
+                (void)!symlink("/etc/passwd", running_ledger(&r, "web"));
+        }
+    }
+    double refusals = 0;
+    bool counted = true, known = true; /* asserted when the other process has ended */
+    for (int i = 0; i < 3000 && (i < 30 || refusals < 9 * 5); i++) { /* until five were seen */
+        double ceiling = running_value(&r, "vramcap_ceiling_bytes", "web");
+        known = known &&
+                (ceiling == 4096.0 * IMAGE_MIB || ceiling == 2048.0 * IMAGE_MIB || ceiling == -1);
+        double now = running_value(&r, "vramcap_refusals_total", "web");
+        counted = counted && now >= refusals; /* a counter, whatever becomes of the files */
+        refusals = now;
+        (void)usleep(10000);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_true(known);
+    assert_true(counted);
+    assert_true(refusals >= 9 * 5);
+    metrics_are_sound();
+    (void)unlink(running_ledger(&r, "web"));
+    put("web");
+    assert_true(running_until(&r, "vramcap_peak_bytes", "web", PEAK));
+}
+
+/* ---- processes ---- */
+
+static const char *state_of(const char *label)
+{
+    static char text[32];
+    json_t *c = running_container(&r, label);
+    (void)snprintf(text, sizeof text, "%s",
+                   c ? json_string_value(json_object_get(c, "state")) : "not there");
+    json_decref(c);
+    return text;
+}
+
+static bool until_state(const char *label, const char *wanted)
+{
+    for (int i = 0; i < 1500; i++) {
+        if (!strcmp(state_of(label), wanted))
+            return true;
+        (void)usleep(20000);
+    }
+    (void)fprintf(stderr, "%s is %s, not %s\n", label, state_of(label), wanted);
+    return false;
+}
+
+/* Before and after it begins to: with a ledger that nothing but it leads to, and without one. */
+static void a_process_that_makes_its_readers_wait_stops_nobody_else(void **state)
+{
+    (void)state;
+    struct hanging h;
+    struct stat st;
+    char hidden[128], label[64], command[600];
+    (void)snprintf(hidden, sizeof hidden, "%s/hidden", r.folder);
+    for (int with_ledger = 0; with_ledger < 2; with_ledger++) {
+        image.gpus[0].refusals = 9;
+        image.header.created_ns++;
+        put("web");
+        assert_int_equal(image_write(&image, sizeof image, hidden), 0);
+        assert_int_equal(stat(hidden, &st), 0);
+        (void)snprintf(label, sizeof label, "ledger-%llu", (unsigned long long)st.st_ino);
+        int status = hanging_start(r.folder, with_ledger ? hidden : NULL, &h);
+        if (status == 1)
+            SKIP_BECAUSE("FUSE cannot be mounted here");
+        assert_int_equal(status, 0);
+        if (with_ledger) { /* else it hangs before the agent has ever seen it */
+            assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+            assert_true(until_state(label, "ok"));
+        }
+        if (hanging_go(&h) != 0) {
+            hanging_stop(&h);
+            SKIP_BECAUSE("this kernel makes nobody wait");
+        }
+        if (!with_ledger)
+            assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+        for (unsigned n = 10; n < 15; n++) { /* others are read, round after round */
+            image.gpus[0].refusals = n;
+            image.header.created_ns++;
+            double before = running_value(&r, "vramcap_refusals_total", "web");
+            put("web");
+            assert_true(running_until(&r, "vramcap_refusals_total", "web", before + n));
+        }
+        if (with_ledger) {
+            assert_true(until_state(label, "unreadable"));
+            assert_int_equal(running_lines(&r, "event=ledger-unreadable", "wait"), 1);
+        }
+        (void)kill(r.pid, SIGHUP); /* a look at everything, which is patient */
+        assert_true(running_until_line(&r, "event=reload", ""));
+        assert_int_equal(running_get(&r, "/v1/containers"), 200);
+        assert_int_equal(running_get(&r, "/healthz"), 200);
+        (void)snprintf(command, sizeof command,
+                       "timeout 60 '%s' --once --nvml none --ledger-dir '%s' >/dev/null 2>&1",
+                       VRAMCAP_AGENT, r.ledgers);
+        int once = system(command);
+        hanging_stop(&h);
+        assert_int_equal(WEXITSTATUS(once) & ~1, 0);
+        if (with_ledger) /* and is gone with it */
+            assert_true(running_until(&r, "vramcap_ceiling_bytes", label, -1));
+        assert_int_equal(running_stop(&r, SIGTERM), 0);
+    }
+}
+
+/* Two slots that both say they are one process: its number is the name of one series only. */
+static void two_slots_of_one_process_are_two_series(void **state)
+{
+    (void)state;
+    put("web");
+    pid_t pid = running_client(running_ledger(&r, "web"), NULL);
+    assert_true(pid > 0);
+    int fd = open(running_ledger(&r, "web"), O_RDWR | O_CLOEXEC);
+    assert_int_equal(pread(fd, &image, sizeof image, 0), sizeof image);
+    for (uint32_t s = 3; s < 6; s++) {
+        image_process(&image, s, 0, 10, "again");
+        image.slots[s].pid = image.slots[1].pid;
+        image.slots[s].pidns = image.slots[1].pidns;
+    }
+    assert_int_equal(pwrite(fd, &image, sizeof image, 0), sizeof image);
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = VCAP_LF_LOCK_SLOT + 3, .l_len = 3};
+    assert_int_equal(fcntl(fd, F_OFD_SETLK, &lock), 0);
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+    metrics_are_sound();
+    unsigned series = 0;
+    for (const char *at = r.body;
+         (at = strstr(at, "\nvramcap_process_charged_bytes{container=\"web\",")); at++)
+        series++;
+    assert_int_equal(series, 4);
+    (void)close(fd);
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+}
+
+/* One process in a mount namespace of its own that maps ledgers as the library does, file after file. */
+static pid_t map_many(const char *folder, int count)
+{
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0)
+        return -1;
+    pid_t pid = fork();
+    for (int child = 0; pid == 0 && child < count / 4; child++) { /* four a process are looked at */
+        if (child == 0 && unshare(CLONE_NEWNS) != 0)
+            _exit(77);
+        pid_t more = fork();
+        if (more != 0)
+            continue;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (int i = 0; i < 4; i++) {
+            char path[256];
+            (void)snprintf(path, sizeof path, "%s/many-%d", folder, child * 4 + i);
+            (void)image_write(&image, sizeof image, path);
+            int fd = open(path, O_RDWR | O_CLOEXEC);
+            if (mmap(NULL, sizeof image, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ||
+                mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0) == MAP_FAILED)
+                _exit(1);
+        }
+        (void)!write(ready[1], "x", 1);
+        for (;;)
+            (void)pause();
+    }
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            (void)pause();
+    }
+    (void)close(ready[1]);
+    for (int i = 0; i < count / 4; i++)
+        if (read(ready[0], &byte, 1) != 1)
+            pid = -1;
+    (void)close(ready[0]);
+    return pid;
+}
+
+static void one_container_cannot_take_the_places_of_all(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        SKIP_BECAUSE("needs root, for a mount namespace");
+    pid_t pid = map_many(r.folder, 40);
+    assert_true(pid > 0);
+    put("web");
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+    json_t *all = running_json(&r), *one;
+    size_t i, found = 0;
+    json_array_foreach(json_object_get(all, "containers"), i, one)
+    {
+        const char *ledger = json_string_value(json_object_get(one, "ledger"));
+        found += ledger && !strncmp(ledger, "many-", 5);
+    }
+    json_decref(all);
+    assert_int_equal(found, 8);
+    assert_int_equal(running_lines(&r, "event=ledgers", "8 of a container"), 1);
+    assert_true(running_value(&r, "vramcap_peak_bytes", "web") == PEAK);
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+}
+
+/* ---- the agent's own files ---- */
+
+static void log_lines_never_go_into_another_file(void **state)
+{
+    (void)state;
+    char command[700];
+    put("web");
+    (void)snprintf(command, sizeof command,
+                   "'%s' --once --no-proc --nvml none --ledger-dir '%s' --state '%s' --textfile "
+                   "'%s/x.prom' 0<&- 1>&- 2>&-",
+                   VRAMCAP_AGENT, r.ledgers, r.state, r.folder);
+    assert_int_equal(system(command), 0);
+    assert_true(running_start(&r, true, NULL, NULL)); /* and finds its state as it was left */
+    assert_int_equal(running_lines(&r, "event=state", ""), 0);
+    (void)snprintf(command, sizeof command, "grep -aq 'event=' '%s' '%s/x.prom' '%s'/*", r.state,
+                   r.folder, r.ledgers);
+    assert_int_equal(WEXITSTATUS(system(command)), 1);
+}
+
+/* A file system of so many KiB, in this test's own mount namespace; false: cannot be had here. */
+static bool small_folder(char path[128], unsigned kib)
+{
+    static bool apart;
+    char options[32];
+    (void)snprintf(path, 128, "%s/small", r.folder);
+    (void)snprintf(options, sizeof options, "size=%uk", kib);
+    apart = apart ||
+            (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+    return apart && mkdir(path, 0755) == 0 && mount("tmpfs", path, "tmpfs", 0, options) == 0;
+}
+
+static void without_room_for_its_state_it_goes_on(void **state)
+{
+    (void)state;
+    char folder[128], file[160];
+    const int containers = SLICE_RECORDS + 8;
+    if (!small_folder(folder, 256))
+        SKIP_BECAUSE("needs root, for a mount");
+    (void)snprintf(file, sizeof file, "%s/state", folder);
+    for (int i = 0; i < containers; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "c%d", i);
+        put(name);
+    }
+    for (int restart = 0; restart < 2; restart++) {
+        assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--state", file)));
+        for (int i = 0; i < containers; i++) {
+            char name[16];
+            (void)snprintf(name, sizeof name, "c%d", i);
+            assert_true(running_value(&r, "vramcap_refusals_total", name) == 9);
+        }
+        assert_int_equal(running_lines(&r, "event=state", "no room for"), restart + 1);
+        assert_int_equal(running_stop(&r, SIGKILL), 256 + SIGKILL);
+    }
+    /* those that had a place are remembered: their event was logged once, the others' twice */
+    unsigned once = 0, twice = 0;
+    for (int i = 0; i < containers; i++) {
+        char words[32];
+        (void)snprintf(words, sizeof words, "container=c%d seq=1 ", i);
+        unsigned lines = running_lines(&r, "event=refusal", words);
+        once += lines == 1;
+        twice += lines == 2;
+    }
+    (void)umount2(folder, MNT_DETACH);
+    assert_int_equal(once, SLICE_RECORDS);
+    assert_int_equal(twice, 8);
+}
+
+static void a_text_file_that_cannot_be_written_is_said_once_and_tried_again(void **state)
+{
+    (void)state;
+    char folder[128], file[160], filler[160], command[400];
+    if (!small_folder(folder, 64))
+        SKIP_BECAUSE("needs root, for a mount");
+    (void)snprintf(file, sizeof file, "%s/x.prom", folder);
+    (void)snprintf(filler, sizeof filler, "%s/filler", folder);
+    (void)snprintf(command, sizeof command, "head -c 65536 /dev/zero >'%s' 2>/dev/null; true",
+                   filler);
+    assert_int_equal(system(command), 0);
+    put("web");
+    assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--textfile", file)));
+    assert_true(running_until_line(&r, "event=textfile", "No space left on device"));
+    assert_true(running_value(&r, "vramcap_peak_bytes", "web") == PEAK);
+    assert_int_not_equal(access(file, F_OK), 0);
+    assert_int_equal(unlink(filler), 0);
+    (void)snprintf(command, sizeof command, "grep -q '^vramcap_peak_bytes' '%s' 2>/dev/null", file);
+    bool written = false;
+    for (int i = 0; i < 3000 && !written; i++) { /* within five seconds, as a rule */
+        (void)usleep(10000);
+        written = system(command) == 0;
+    }
+    assert_true(written);
+    assert_int_equal(running_lines(&r, "event=textfile", ""), 1);
+    (void)snprintf(command, sizeof command, "test \"$(ls -A '%s')\" = x.prom", folder);
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+    int left = system(command);
+    (void)umount2(folder, MNT_DETACH);
+    assert_int_equal(left, 0); /* no piece of an attempt is left behind */
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(int argc, char **argv)
+{
+    running_client_main(argc, argv);
+    hanging_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        TEST(every_hostile_file_is_reported_and_delays_nobody),
+        TEST(names_with_anything_in_them_are_labels_of_their_own),
+        TEST(thousands_of_files_are_too_many_and_it_says_so),
+        TEST(a_ledger_replaced_while_it_is_read_is_one_or_the_other),
+        TEST(a_process_that_makes_its_readers_wait_stops_nobody_else),
+        TEST(two_slots_of_one_process_are_two_series),
+        TEST(one_container_cannot_take_the_places_of_all),
+        TEST(log_lines_never_go_into_another_file),
+        TEST(without_room_for_its_state_it_goes_on),
+        TEST(a_text_file_that_cannot_be_written_is_said_once_and_tried_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
