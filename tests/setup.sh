@@ -47,6 +47,7 @@ libtcmalloc-minimal4|ls /usr/lib/*/libtcmalloc_minimal.so.4
 '
 full_table='
 debootstrap|command -v debootstrap
+debian-archive-keyring|test -e /usr/share/keyrings/debian-archive-keyring.gpg
 libclang-rt-dev|have_fuzzer
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static

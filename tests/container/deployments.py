@@ -72,22 +72,40 @@ def ecs(bench, podman, root, samples):
     return held(talks)
 
 
+def tool(name, path, *argv, **environment):
+    """Output of the sample's own tool, which run.sh has fetched; the environment says where to."""
+    folder = os.environ.get("VRAMCAP_" + name)
+    if not folder:
+        raise ImportError(name.lower())
+    done = subprocess.run([folder + path, *argv], capture_output=True, text=True, check=False,
+                          env=dict(environment, PATH="/usr/bin:/bin", HOME="/nonexistent"))
+    if done.returncode != 0:
+        raise Failure("%s: %s" % (name.lower(), done.stderr[-600:]))
+    return done.stdout
+
+
 def compose(bench, podman, root, samples):
-    import yaml  # of tests/deploy's pinned packages
-    with open(os.path.join(samples, "compose", "compose.yaml"), encoding="utf-8") as f:
-        services = yaml.safe_load(f)["services"]
+    """As Docker Compose understands it (which refuses what its schema does not know)."""
+    services = json.loads(tool("COMPOSE", "/usr/libexec/docker/cli-plugins/docker-compose", "--file",
+                               os.path.join(samples, "compose", "compose.yaml"), "config", "--format",
+                               "json"))["services"]
     folder, talks = bench.folder(), {}
     for name, service in services.items():
         mounts, mib = [], int(service["environment"]["VRAMCAP_MEMORY_MIB"])
         for volume in service["volumes"]:
-            host, inside, *options = volume.split(":")
-            mounts.append((host, inside, tuple(options)))
+            if volume["type"] != "bind":
+                raise Failure("%s: %s" % (name, volume))
+            if volume["source"].endswith(".ledger") and volume["bind"].get("create_host_path"):
+                raise Failure("%s: a folder would be made for a ledger: %s" % (name, volume))
+            mounts.append((volume["source"], volume["target"], ("ro",) if volume.get("read_only") else ()))
+        if service["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] != ["gpu"]:
+            raise Failure("%s has no GPU: %s" % (name, service["deploy"]))
         ledger = [mapped(bench, folder, host, mib) for host, _, _ in mounts if host.endswith(".ledger")][0]
         talks[name] = (start(bench, podman, root, folder, mib, service["environment"], mounts), mib, ledger, bench)
     return held(talks)
 
 
-def cdi(bench, podman, root, samples):
+def cdi(bench, podman, root, samples, device=None):
     """The template, installed where podman reads it, with this run's paths in it."""
     with open(os.path.join(samples, "cdi", "vramcap-web.json"), encoding="utf-8") as f:
         spec = json.load(f)
@@ -99,40 +117,85 @@ def cdi(bench, podman, root, samples):
     with open("/run/cdi/vramcap-web.json", "w", encoding="utf-8") as f:
         json.dump(spec, f)
     env = dict(bench.base_env(), VRAMCAP_SIM_CARDS=str(CARD_MIB))
-    box = Box(root, ["/opt/test/bin/pair"], env, bench.base_mounts(),
-              podman=["--device", "%s=%s" % (spec["kind"], spec["devices"][0]["name"])])
+    device = device or "%s=%s" % (spec["kind"], spec["devices"][0]["name"])
+    box = Box(root, ["/opt/test/bin/pair"], env, bench.base_mounts(), podman=["--device", device])
     return held({"web": (Talk(podman.command(box)), mib, os.path.join(folder, "web.ledger"), bench)})
 
 
-def quadlet(_bench, _podman, _root, samples):
-    generator = "/usr/lib/systemd/system-generators/podman-system-generator"
-    if not os.path.exists(generator):
-        return "not run: podman before 4.4"
-    done = subprocess.run([generator, "--dryrun"], capture_output=True, text=True, check=False,
-                          env={"QUADLET_UNIT_DIRS": os.path.join(samples, "quadlet"), "PATH": "/usr/bin:/bin"})
-    if done.returncode != 0 or not re.search(r"ExecStart=.*--device[= ]vramcap/ceiling=web", done.stdout):
-        raise Failure("quadlet: %s%s" % (done.stdout[-600:], done.stderr[-600:]))
-    return "understood by podman's generator"
+def hook(bench, podman, root, samples):
+    """The hook's template, in a folder of hooks, with this run's paths in it."""
+    folder = bench.folder()
+    ledgers = os.path.join(folder, "ledgers")
+    os.mkdir(ledgers)
+    with open(os.path.join(samples, "hooks", "vramcap.json"), encoding="utf-8") as f:
+        spec = json.load(f)
+    program = os.path.basename(spec["hook"]["path"])
+    prefix = bench.prefix
+    spec["hook"].update(path=os.path.join(samples, "hooks", program), args=[
+        program, "--tool", bench.tool, "--library", os.path.join(prefix, "lib", "libvramcap.so"), "--preload",
+        os.path.join(prefix, "lib", "vramcap", "ld.so.preload"), "--ledgers", ledgers])
+    with open(os.path.join(folder, "vramcap.json"), "w", encoding="utf-8") as f:
+        json.dump(spec, f)
+
+    def started(*annotation):
+        env = dict(bench.base_env(), VRAMCAP_SIM_CARDS=str(CARD_MIB), VRAMCAP_MEMORY_MIB="1")
+        box = Box(root, ["/opt/test/bin/pair"], env, bench.base_mounts(),
+                  podman=[word for text in annotation for word in ("--annotation", text)])
+        return Talk(podman.command(box, "--hooks-dir", folder))
+
+    free = started()
+    said = words(free.line())
+    free.end()
+    if said.get("total") != str(CARD_MIB) or os.listdir(ledgers):
+        raise Failure("without an annotation: %s, %s" % (said, os.listdir(ledgers)))
+    _, err = started("vramcap.memory_mib=4G").end()
+    if "vramcap.memory_mib=4G is no number of MiB" not in err and "exit status 1" not in err:
+        raise Failure("an annotation that says nothing: %s" % err)
+    capped = started("vramcap.memory_mib=4096")
+    capped.line()
+    made = os.listdir(ledgers)
+    verdict = held({"hook": (capped, 4096, os.path.join(ledgers, made[0]), bench)})
+    if os.listdir(ledgers):
+        raise Failure("a ledger outlives its container: %s" % os.listdir(ledgers))
+    return verdict
 
 
-DEPLOYMENTS = (("`cdi/vramcap-web.json`", cdi), ("`ecs/task-definition.json`", ecs),
+def quadlet(bench, podman, root, samples):
+    """What podman's generator makes of the unit: its device, with the template of `vramcap cdi`."""
+    unit = tool("QUADLET", "/usr/libexec/podman/quadlet", "--dryrun", QUADLET_UNIT_DIRS=os.path.join(samples, "quadlet"))
+    if "[X-Container]" not in unit:
+        raise Failure("the generator made no unit: %s" % unit)
+    run = re.search(r"^ExecStart=.*/podman run (.*)$", unit, re.M).group(1)
+    devices = re.findall(r"--device[= ](vramcap/\S+)", run)
+    with open(os.path.join(samples, "cdi", "vramcap-web.json"), encoding="utf-8") as f:
+        ledger = json.load(f)["devices"][0]["containerEdits"]["mounts"][-1]["hostPath"]
+    if len(devices) != 1 or not re.search("^ExecStartPre=.*vramcap create %s " % re.escape(ledger), unit, re.M):
+        raise Failure("quadlet: %s" % unit)
+    return cdi(bench, podman, root, samples, devices[0])
+
+
+DEPLOYMENTS = (("`cdi/vramcap-web.json`", cdi), ("`hooks/vramcap.json`, ledger made and removed by it", hook),
+               ("`ecs/task-definition.json`", ecs),
                ("`compose/compose.yaml`, both services at once", compose),
                ("`quadlet/vramcap-web.container`", quadlet))
 
 
 def run(bench, runtimes, roots, samples):
     """(table lines, failures, what was left out)."""
-    out, failures, left = ["| sample | in podman |", "| --- | --- |"], [], []
+    engines = ("podman", "podman, crun")
+    out, failures, left = ["| sample | %s |" % " | ".join(engines), "| --- | --- | --- |"], [], []
     for title, function in DEPLOYMENTS:
-        try:
-            if "podman" not in runtimes or "bookworm" not in roots:
-                raise ImportError("podman, or a root of bookworm")
-            seen = function(bench, runtimes["podman"], roots["bookworm"], samples)
-        except ImportError as why:
-            seen = "not run"
-            left.append("%s: not here: %s" % (title, why))
-        except (Failure, OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as why:
-            seen = "FAILED"
-            failures.append("%s: %s" % (title, why))
-        out.append("| %s | %s |" % (title, seen))
+        cells = []
+        for engine in engines:
+            try:
+                if engine not in runtimes or "bookworm" not in roots:
+                    raise ImportError("%s, or a root of bookworm" % engine)
+                cells.append(function(bench, runtimes[engine], roots["bookworm"], samples))
+            except ImportError as why:
+                cells.append("not run")
+                left.append("%s, %s: not here: %s" % (title, engine, why))
+            except (Failure, OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as why:
+                cells.append("FAILED")
+                failures.append("%s, %s: %s" % (title, engine, why))
+        out.append("| %s | %s |" % (title, " | ".join(cells)))
     return out, failures, left

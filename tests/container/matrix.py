@@ -178,7 +178,7 @@ def cell(bench, runtime, root, way):
         bench.host_ledger(ledger)
         mounts += [bench.library_mount(), bench.loader_mount(), (ledger, LEDGER, ("noexec",))]
     elif way == "CDI":
-        if runtime.name != "podman":
+        if not runtime.has_cdi:
             return "–"
         bench.host_ledger(ledger)
         name = "cell-" + os.path.basename(folder)

@@ -6,6 +6,7 @@ may differ by a tenth, times by the noise of a machine, so they are bounded, not
 them all.
 """
 import argparse
+import atexit
 import os
 import re
 import sys
@@ -61,6 +62,7 @@ def main():
     usable = []
     for kind in runtimes.ALL:
         runtime = kind(options.work)
+        atexit.register(runtime.close)
         why = runtime.missing()
         if why is None:
             usable.append(runtime)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Real containers: roots of each distribution, four runtimes, every way of injection.
+# Real containers: roots of each distribution, eight runtimes, every way of injection.
 #
 #   tests/container/run.sh BUILD CUDA-INCLUDE            compares docs/platforms.md with what it finds
 #   tests/container/run.sh BUILD CUDA-INCLUDE --update   writes it anew
@@ -24,7 +24,7 @@ skip()
 }
 
 if [ "${VRAMCAP_MATRIX-}" != inside ]; then
-    [ "$(id -u)" -eq 0 ] || skip "only root can make containers of all four kinds"
+    [ "$(id -u)" -eq 0 ] || skip "only root can make containers of all kinds"
     unshare --mount true 2>/dev/null || skip "this machine gives no mount namespace"
     sh "$here/portable.sh" amd64 "$1" "$2" || exit
     work=$(mktemp -d "${TMPDIR:-/tmp}/vramcap-matrix.XXXXXX") || exit 2
@@ -91,5 +91,15 @@ if [ "${bare-}" = yes ]; then
 fi
 # Specifications of this run alone, in a folder that engines read.
 mkdir -p /run/cdi && mount -t tmpfs -o mode=755 tmpfs /run/cdi || exit 2
-schemas=$(sh "$source/tests/deploy/schemas.sh" --where) && export PYTHONPATH="$schemas"
+# Tools that judge samples and engines, which a newer Debian has and none of which is installed
+newer() # PACKAGE FILE...: prints the folder, or nothing
+{
+    found=$(sh "$here/newer_tool.sh" "$@") && echo "$found"
+}
+VRAMCAP_COMPOSE=$(newer docker-compose /usr/libexec/docker/cli-plugins/docker-compose)
+VRAMCAP_QUADLET=$(newer podman /usr/libexec/podman/quadlet)
+VRAMCAP_CONTAINERD=$(newer containerd /usr/bin/containerd /usr/bin/containerd-shim-runc-v2 /usr/bin/ctr)
+VRAMCAP_DOCKERD=$(newer docker.io /usr/sbin/dockerd)
+VRAMCAP_DOCKER=$(newer docker-cli /usr/bin/docker)
+export VRAMCAP_COMPOSE VRAMCAP_QUADLET VRAMCAP_CONTAINERD VRAMCAP_DOCKERD VRAMCAP_DOCKER
 exec python3 -B "$here/platforms.py" "$@" ${left:+--missing "roots:$left"}

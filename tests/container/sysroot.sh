@@ -5,7 +5,8 @@
 #
 # Writes the CMake toolchain file TOOLCHAIN. What is built with it runs on Debian 11 (glibc 2.31) and
 # everything newer. The packages come from `debootstrap --foreign`, which only downloads and unpacks; they
-# are kept in $VRAMCAP_CACHE (else ~/.cache/vramcap). Ends with 77 where a tool or the network is missing.
+# are kept in $VRAMCAP_CACHE (else ~/.cache/vramcap). For arm64 they are all unpacked, with a shell, Python
+# and other allocators: tests run in there, emulated. Ends with 77 where a tool or the network is missing.
 set -u
 
 [ $# -eq 2 ] || {
@@ -16,7 +17,7 @@ architecture=$1
 toolchain=$2
 suite=bullseye
 cache=${VRAMCAP_CACHE:-${HOME:-/root}/.cache/vramcap}
-sysroot=$cache/sysroot-$architecture-$suite-2
+include=libc6-dev,libjansson-dev,libcmocka-dev,uthash-dev,libmicrohttpd-dev,libgnutls30
 
 skip()
 {
@@ -25,13 +26,17 @@ skip()
 }
 
 case $architecture in
-amd64) triplet=x86_64-linux-gnu processor=x86_64 ;;
-arm64) triplet=aarch64-linux-gnu processor=aarch64 ;;
+amd64) triplet=x86_64-linux-gnu processor=x86_64 made=2 ;;
+arm64)
+    triplet=aarch64-linux-gnu processor=aarch64 made=3
+    include=$include,python3,libjemalloc2,libtcmalloc-minimal4
+    ;;
 *)
     echo "sysroot.sh: no architecture '$architecture'" >&2
     exit 2
     ;;
 esac
+sysroot=$cache/sysroot-$architecture-$suite-$made
 if [ "$(uname -m)" = "$processor" ]; then
     compiler=gcc
 else
@@ -55,16 +60,16 @@ if [ ! -e "$sysroot/usr/lib/$triplet/libjansson.so" ]; then
     trap 'exit 1' HUP INT TERM
     # shellcheck disable=SC2086 # the mirror is one word, or none
     debootstrap --foreign "--arch=$architecture" --variant=minbase \
-        --include=libc6-dev,libjansson-dev,libcmocka-dev,uthash-dev,libmicrohttpd-dev,libgnutls30 \
-        "$suite" "$tmp/root" $mirror >"$tmp/log" 2>&1 || {
+        "--include=$include" "$suite" "$tmp/root" $mirror >"$tmp/log" 2>&1 || {
         tail -n 5 "$tmp/log"
         skip "debootstrap could not make a root of $suite for $architecture (no network?)"
     }
     for package in "$tmp/root/var/cache/apt/archives/"*.deb; do
-        case ${package##*/} in
-        libc6* | libcrypt* | libgcc-s1* | libjansson* | libcmocka* | linux-libc-dev* | uthash* | \
-            libmicrohttpd* | libgnutls* | libnettle* | libhogweed* | libgmp10* | libidn2* | libp11-kit* | \
-            libtasn1* | libunistring* | libffi*)
+        case $architecture:${package##*/} in
+        arm64:* | *:libc6* | *:libcrypt* | *:libgcc-s1* | *:libjansson* | *:libcmocka* | \
+            *:linux-libc-dev* | *:uthash* | *:libmicrohttpd* | *:libgnutls* | *:libnettle* | \
+            *:libhogweed* | *:libgmp10* | *:libidn2* | *:libp11-kit* | *:libtasn1* | *:libunistring* | \
+            *:libffi*)
             dpkg-deb -x "$package" "$tmp/sysroot" || exit 1
             ;;
         esac

@@ -3,10 +3,11 @@
 #
 #   compilers.sh FOLDER CUDA-INCLUDE TEST...
 #
-# Each is built into FOLDER, held to what the library may export and need (check_library.sh), and put under
-# the TESTs (programs that take the library from VRAMCAP_TEST_LIBRARY). The tail jump, the initial-exec
-# storage and the resolver without libc must not depend on what a compiler happens to do. 77 where a
-# compiler is missing, after the other was tried.
+# Each is built into FOLDER, held to what the library may export, need and call (check_library.sh), and put
+# under the TESTs (programs that take the library from VRAMCAP_TEST_LIBRARY). The tail jump, the
+# initial-exec storage and the resolver without libc must not depend on what a compiler happens to do. Only
+# the library is built, as many variants at once as there are processors. 77 where a compiler is missing,
+# after the other was tried.
 set -u
 
 [ $# -ge 3 ] || {
@@ -16,62 +17,80 @@ set -u
 mkdir -p "$1" || exit 2
 folder=$(cd "$1" && pwd)
 include=$2
-shift 2
 source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
-failures=0
-left=
-launcher=
-if command -v ccache >/dev/null; then
-    launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
-fi
 
-try() # NAME COMPILER FLAGS TEST...
+quietly() # COMMAND...: shows the end of what it says only on failure
 {
-    name=$1
-    build=$folder/$1
-    compiler=$2
-    flags=$3
-    shift 3
-    # shellcheck disable=SC2086 # one option, or none
-    if ! cmake -G Ninja -S "$source" -B "$build" "-DCMAKE_C_COMPILER=$compiler" $launcher \
-        -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" -DBUILD_TESTING=OFF \
-        "-DVRAMCAP_CUDA_INCLUDE=$include" >"$build.log" 2>&1 ||
-        ! cmake --build "$build" --target vramcap_preload >>"$build.log" 2>&1; then
+    "$@" >"$build.log" 2>&1 </dev/null || {
         tail -n 30 "$build.log"
-        echo "$name: cannot be built"
-        failures=$((failures + 1))
-        return
+        return 1
+    }
+}
+
+# Called by itself, below: COMPILER-LEVEL, or COMPILER-lto. Says one line, or what is wrong.
+if [ -n "${VRAMCAP_VARIANT-}" ]; then
+    shift 2
+    name=$VRAMCAP_VARIANT
+    build=$folder/$name
+    case $name in
+    *-lto) flags='-O2 -flto' ;;
+    *) flags=-${name#*-} ;;
+    esac
+    set -- "$name" "$@"
+    launcher=
+    if command -v ccache >/dev/null; then
+        launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
     fi
-    sh "$source/tests/contract/check_library.sh" "$build/libvramcap.so" "$build/preload/exports.lds" \
-        >"$build.log" 2>&1 || {
-        cat "$build.log"
+    # shellcheck disable=SC2086 # one option, or none
+    if ! quietly cmake -G Ninja -S "$source" -B "$build" "-DCMAKE_C_COMPILER=${name%%-*}" $launcher \
+        -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" -DBUILD_TESTING=OFF \
+        "-DVRAMCAP_CUDA_INCLUDE=$include" ||
+        ! quietly cmake --build "$build" -j 1 --target vramcap_preload; then
+        echo "$name: cannot be built"
+        exit 1
+    fi
+    shift
+    failures=0
+    (
+        set -- "$build"/preload/CMakeFiles/preload_resolver.dir/*.o
+        [ -e "$1" ] || {
+            echo "$name: where are the resolver's objects?"
+            exit 1
+        }
+        case $name in
+        *-lto) set -- ;; # its objects are no machine code yet
+        esac
+        quietly sh "$source/tests/contract/check_library.sh" "$build/libvramcap.so" \
+            "$build/preload/exports.lds" "$@"
+    ) || {
         echo "$name: not what the library may be"
-        failures=$((failures + 1))
+        failures=1
     }
     for test in "$@"; do
-        VRAMCAP_TEST_LIBRARY=$build/libvramcap.so "$test" >"$build.log" 2>&1 </dev/null || {
-            tail -n 30 "$build.log"
+        VRAMCAP_TEST_LIBRARY=$build/libvramcap.so quietly "$test" || {
             echo "$name: $(basename "$test") fails"
-            failures=$((failures + 1))
+            failures=1
         }
     done
     echo "$name: $(stat -c %s "$build/libvramcap.so") bytes"
-}
-
-for compiler in gcc clang; do
-    command -v "$compiler" >/dev/null || {
-        left="$left $compiler"
-        continue
-    }
-    for level in 0 1 2 3; do
-        try "$compiler-O$level" "$compiler" "-O$level" "$@"
-    done
-done
-if command -v gcc >/dev/null; then
-    try gcc-lto gcc "-O2 -flto=auto -ffat-lto-objects" "$@"
+    exit "$failures"
 fi
 
-[ "$failures" -eq 0 ] || exit 1
+variants=
+left=
+for compiler in gcc clang; do
+    if command -v "$compiler" >/dev/null; then
+        variants="$variants $compiler-lto"
+        for level in 3 2 1 0; do
+            variants="$variants $compiler-O$level"
+        done
+    else
+        left="$left $compiler"
+    fi
+done
+# shellcheck disable=SC2086 # the variants are separate words
+printf '%s\n' $variants |
+    xargs -P "$(nproc)" -I '{}' env VRAMCAP_VARIANT='{}' sh "$0" "$@" || exit 1
 [ -z "$left" ] || {
     echo "skipped: no$left"
     exit 77

@@ -137,11 +137,14 @@ static uint64_t reserve_aligned(uint64_t size, int protection)
     return map ? ((uintptr_t)map + BLOCK - 1) / BLOCK * BLOCK : 0;
 }
 
-/* Twice the memory of the cards seen, so that holes between allocations never refuse. */
+/* Twice the memory of the cards seen, so that holes between allocations never refuse; or what was asked
+ * for: an emulator keeps a note of every page that is reserved. */
 static uint64_t region_bytes(void)
 {
     uint64_t sum = 0;
 
+    if (sim_config.address_bytes != 0)
+        return sim_config.address_bytes;
     for (unsigned int d = 0; d < sim_device_count; d++)
         sum += sim_state->file->card[sim_device_card[d]].total;
     sum = (2 * sum + BLOCK - 1) / BLOCK * BLOCK;

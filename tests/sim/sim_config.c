@@ -192,6 +192,9 @@ void sim_config_read(void)
     if (config->pool_chunk_bytes % (UINT64_C(2) << 20) != 0)
         complain("VRAMCAP_SIM_POOL_CHUNK_MIB", getenv("VRAMCAP_SIM_POOL_CHUNK_MIB"));
     config->pool_observed = flag("VRAMCAP_SIM_POOL_OBSERVED");
+    config->address_bytes = number("VRAMCAP_SIM_ADDRESSES_MIB", 0, 128, 1048576) << 20;
+    if (config->address_bytes % (UINT64_C(2) << 20) != 0)
+        complain("VRAMCAP_SIM_ADDRESSES_MIB", getenv("VRAMCAP_SIM_ADDRESSES_MIB"));
     config->granularity_bytes = number("VRAMCAP_SIM_GRANULARITY_KIB", 2048, 4, 65536) << 10;
     if ((config->granularity_bytes & (config->granularity_bytes - 1)) != 0)
         complain("VRAMCAP_SIM_GRANULARITY_KIB", getenv("VRAMCAP_SIM_GRANULARITY_KIB"));

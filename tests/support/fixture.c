@@ -201,6 +201,7 @@ char **fixture_environment(const struct fixture *f, const char *const *extra)
     put(&b, "LD_LIBRARY_PATH", fixture_driver() != NULL ? fixture_driver() : TEST_SIM);
     put(&b, "VRAMCAP_TEST_DRIVER", fixture_driver());
     put(&b, "VRAMCAP_TEST_UUIDS", getenv("VRAMCAP_TEST_UUIDS"));
+    put(&b, "VRAMCAP_SIM_ADDRESSES_MIB", getenv("VRAMCAP_SIM_ADDRESSES_MIB"));
     put(&b, "VRAMCAP_LEDGER", f->ledger);
     put(&b, "VRAMCAP_SIM_STATE", f->sim);
     put(&b, "ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0:handle_segv=0");
