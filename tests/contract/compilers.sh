@@ -1,5 +1,5 @@
 #!/bin/sh
-# The library by either compiler at every level of optimisation, and with link-time optimisation:
+# The library by either compiler at every level of optimisation, with link-time optimisation, and as C23:
 #
 #   compilers.sh FOLDER CUDA-INCLUDE TEST...
 #
@@ -20,6 +20,7 @@ shift 2
 source=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
 failures=0
 left=
+standard=11
 launcher=
 if command -v ccache >/dev/null; then
     launcher=-DCMAKE_C_COMPILER_LAUNCHER=ccache
@@ -35,6 +36,7 @@ try() # NAME COMPILER FLAGS TEST...
     # shellcheck disable=SC2086 # one option, or none
     if ! cmake -G Ninja -S "$source" -B "$build" "-DCMAKE_C_COMPILER=$compiler" $launcher \
         -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" -DBUILD_TESTING=OFF \
+        "-DCMAKE_C_STANDARD=$standard" \
         "-DVRAMCAP_CUDA_INCLUDE=$include" >"$build.log" 2>&1 ||
         ! cmake --build "$build" --target vramcap_preload >>"$build.log" 2>&1; then
         tail -n 30 "$build.log"
@@ -69,6 +71,8 @@ for compiler in gcc clang; do
 done
 if command -v gcc >/dev/null; then
     try gcc-lto gcc "-O2 -flto=auto -ffat-lto-objects" "$@"
+    standard=23 # bool, nullptr and empty parameter lists mean something else in it
+    try gcc-c23 gcc -O2 "$@"
 fi
 
 [ "$failures" -eq 0 ] || exit 1
