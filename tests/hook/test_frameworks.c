@@ -124,13 +124,15 @@ static int an_expandable_segment_meets_the_ceiling_and_grows_later(void)
     return 0;
 }
 
-/* The cudaMallocAsync backend keeps all it ever had (threshold UINT64_MAX), and trims when refused. */
+/* The cudaMallocAsync backend keeps all it ever had (threshold UINT64_MAX). A refusal goes up to the program, which
+ * empties the cache (a trim) and asks again. Its own books have to fit between what is free and the total. */
 static int a_pool_that_keeps_everything_is_trimmed_and_asked_again(void)
 {
     cuuint64_t keep = UINT64_MAX;
     CUdeviceptr block[8], large;
     CUmemoryPool pool;
     CUstream stream;
+    size_t free_bytes, total;
 
     OK(begin(0));
     OK(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -142,6 +144,9 @@ static int a_pool_that_keeps_everything_is_trimmed_and_asked_again(void)
         OK(api.cuMemFreeAsync(block[i], stream));
     OK(api.cuStreamSynchronize(stream));
     CHECK(charged(0) >= 8 * 120 * MIB); /* nothing went back */
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(free_bytes + 120 * MIB <= total); /* cacheInfo() asserts it: one block lives */
+    REFUSED(api.cuMemAllocAsync(&large, 1000 * MIB, stream));
     OK(api.cuMemPoolTrimTo(pool, 0));
     CHECK(charged(0) < 256 * MIB);
     OK(api.cuMemAllocAsync(&large, 700 * MIB, stream));
