@@ -68,6 +68,8 @@ default-jdk-headless|command -v javac
 golang-go|command -v go
 python3-venv|python3 -c "import ensurepip"
 ffmpeg|command -v ffmpeg
+gstreamer1.0-plugins-bad|ls /usr/lib/*/gstreamer-1.0/libgstnvcodec.so
+gstreamer1.0-tools|command -v gst-launch-1.0
 '
 
 say()

@@ -1,6 +1,7 @@
 /*
  * `vramcap create`: a ledger of the host's, complete before it has its name.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -122,6 +123,10 @@ static int run(int argc, char **argv)
     int error = vcap_host_create(path, &wish.file, &wish.order, why, sizeof why);
     if (!error)
         (void)vcap_host_record_keep(path, NULL);
+    const char *name = strrchr(path, '/');
+    if (error == -ENOENT && name != NULL && name != path)
+        return vcap_command_fail("create: there is no folder %.*s; make it first: mkdir -p %.*s",
+                                 (int)(name - path), path, (int)(name - path), path);
     return vcap_order_result("create", path, error, why);
 }
 

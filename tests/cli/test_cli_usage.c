@@ -58,6 +58,8 @@ static void every_mistake_is_one_line_and_exit_2(void **state)
     is_a_mistake(TOOL_ARGS("dump"), "/nowhere/ledger");
     is_a_mistake(TOOL_ARGS("events"), "/nowhere/ledger");
     is_a_mistake(TOOL_ARGS("dump", "/no\nwhere"), "/no?where");
+    is_a_mistake(TOOL_ARGS("create", "--memory", "1", "/nowhere/web/ledger"),
+                 "make it first: mkdir -p /nowhere/web");
 }
 
 static void help_is_on_stdout_and_exit_0(void **state)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import environment
+import gstreamer
 import media
 import sessions
 import table
@@ -74,6 +75,14 @@ def ffmpeg(build, _):
     return media.ffmpeg(build)
 
 
+def gst(build, folder):
+    decoder = os.path.join(os.path.dirname(folder), "video")
+    reason = gstreamer.can(decoder)
+    if reason:
+        raise environment.Unavailable(reason)
+    return gstreamer.gstreamer(build, decoder)
+
+
 CLIENTS = {
     "cuda-bindings": lambda b, f: allocating(b, f, "use_cuda_bindings.py", ["cuda-bindings"]),
     "cuda-core": lambda b, f: allocating(b, f, "use_cuda_core.py", ["cuda-core"]),
@@ -82,6 +91,7 @@ CLIENTS = {
     "nvidia-ml-py": nvml,
     "nvitop": nvitop,
     "ffmpeg": ffmpeg,
+    "gstreamer": gst,
 }
 
 

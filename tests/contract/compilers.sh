@@ -32,8 +32,10 @@ if [ -n "${VRAMCAP_VARIANT-}" ]; then
     shift 2
     name=$VRAMCAP_VARIANT
     build=$folder/$name
+    standard=11
     case $name in
     *-lto) flags='-O2 -flto' ;;
+    *-c23) flags=-O2 standard=23 ;; # bool, nullptr and empty parameter lists mean something else in it
     *) flags=-${name#*-} ;;
     esac
     set -- "$name" "$@"
@@ -44,7 +46,7 @@ if [ -n "${VRAMCAP_VARIANT-}" ]; then
     # shellcheck disable=SC2086 # one option, or none
     if ! quietly cmake -G Ninja -S "$source" -B "$build" "-DCMAKE_C_COMPILER=${name%%-*}" $launcher \
         -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" -DBUILD_TESTING=OFF \
-        "-DVRAMCAP_CUDA_INCLUDE=$include" ||
+        "-DCMAKE_C_STANDARD=$standard" "-DVRAMCAP_CUDA_INCLUDE=$include" ||
         ! quietly cmake --build "$build" -j 1 --target vramcap_preload; then
         echo "$name: cannot be built"
         exit 1
@@ -88,6 +90,7 @@ for compiler in gcc clang; do
         left="$left $compiler"
     fi
 done
+command -v gcc >/dev/null && variants="$variants gcc-c23"
 # shellcheck disable=SC2086 # the variants are separate words
 printf '%s\n' $variants |
     xargs -P "$(nproc)" -I '{}' env VRAMCAP_VARIANT='{}' sh "$0" "$@" || exit 1

@@ -344,9 +344,13 @@ int main(int argc, char **argv)
     int count = 0;
     char where[512];
 
-    if (!gpu_open() || gpu.cuInit(0) != CUDA_SUCCESS ||
-        gpu.cuDeviceGetCount(&count) != CUDA_SUCCESS || count == 0) {
-        fprintf(stderr, "no CUDA driver with a device answers\n");
+    CUresult rc = gpu_open() ? gpu.cuInit(0) : CUDA_ERROR_NOT_FOUND;
+
+    if (rc != CUDA_SUCCESS || gpu.cuDeviceGetCount(&count) != CUDA_SUCCESS || count == 0) {
+        if (rc == CUDA_ERROR_NOT_FOUND)
+            fprintf(stderr, "there is no libcuda.so.1\n");
+        else
+            fprintf(stderr, "cuInit gave %d, with %d devices\n", (int)rc, count);
         return 77;
     }
     if (argc != 2 || strcmp(argv[1], "--probe") != 0)

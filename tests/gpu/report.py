@@ -1,9 +1,13 @@
 """Runs the programs of tests/gpu in their order, within a time limit, and writes the report.
 
-    report.py --build DIR --out FILE --seconds N --driver DIR --uuids LIST [--mps PIPE] [--rehearsal]
+    report.py --build DIR --out FILE --seconds N --driver DIR --uuids LIST [--limit N] [--runtime DIR]
+              [--mps PIPE] [--rehearsal]
+    report.py --out FILE --failed WORDS [--rehearsal]      a report that says why there is nothing else in it
 
 Started by run.sh, which has found the card, built, and started MPS where it may. A part that does not fit
-into the time that is left is in the report as "not run"; a program that fails, with its words.
+into the time that is left is in the report as "not run"; a program that fails, with its words; one that does not
+end, as "not finished". Each step has a limit of its own, so that one that hangs leaves time for the others: the
+seconds written here are those of a run of FULL_S seconds; with a lower --limit they are less in proportion.
 """
 import argparse
 import json
@@ -16,9 +20,12 @@ import sys
 import tempfile
 import time
 
+import limited
+import verdict
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 CEILING_MIB = 2048
-MIB = 1 << 20
+FULL_S = 460
 FRAMEWORKS = {
     "torch": {},
     "torch-expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
@@ -29,11 +36,15 @@ FRAMEWORKS = {
 }
 
 
+NO_TIME = verdict.NO_TIME
+
+
 class Runner:
     def __init__(self, arguments):
         self.a, self.began = arguments, time.monotonic()
         self.work = tempfile.TemporaryDirectory(prefix="vramcap-gpu-")
         self.count = 0
+        self.scale = min(1, arguments.limit / FULL_S)
 
     def left(self):
         return self.a.seconds - (time.monotonic() - self.began)
@@ -52,20 +63,15 @@ class Runner:
         environment.update(more or {})
         return environment
 
+    def limit(self, seconds):
+        return min(seconds * self.scale, self.left())
+
     def run(self, command, seconds, **environment):
         """(status or text, stdout, stderr); never raises for what the program does."""
-        seconds = min(seconds, self.left())
-        if seconds < 1:
-            return "not run: no time left", "", ""
-        try:
-            done = subprocess.run(command, env=self.environment(**environment), stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                  timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return "not finished in %d s" % seconds, "", ""
-        except OSError as error:
-            return "not run: %s" % error, "", ""
-        return done.returncode, done.stdout, done.stderr
+        seconds = self.limit(seconds)
+        if seconds < 0.5:
+            return NO_TIME, "", ""
+        return limited.run(command, seconds, self.environment(**environment))
 
     def json(self, command, seconds, **environment):
         status, out, err = self.run(command, seconds, **environment)
@@ -73,6 +79,8 @@ class Runner:
             found = json.loads(out.strip().split("\n")[-1]) if "\n " not in out else json.loads(out)
         except ValueError:
             return {"failed": status, "said": err[-500:]}
+        if not isinstance(found, dict):
+            return {"failed": status, "said": out[-500:]}
         if status != 0:
             found["failed"] = status
         said = [line for line in err.split("\n") if line.startswith("vramcap:")]
@@ -116,20 +124,25 @@ class Runner:
             found[name] = {"status": status, "passed": len(re.findall(r"\[ +OK +\]", text)),
                            "skipped": len(re.findall(r"\[ +SKIPPED +\]", text)) // 2,
                            "failed": sorted(set(re.findall(r"\[ +FAILED +\] (\w+)", text)))}
-            if status not in (0, "not run: no time left"):
+            if status not in (0, NO_TIME):
                 found[name]["said"] = [line for line in text.split("\n") if re.match(r"\S+\.c:\d+:", line)][:8]
         return {"preloaded": found, "bare": self.calls()}
 
     def calls(self):
         program = os.path.join(self.a.build, "tests", "calls", "calls_program")
+        if not os.path.exists(program):
+            return {"absent": "not built"}
         listed = sorted(n[:-4] for n in os.listdir(os.path.join(HERE, "..", "calls")) if n.endswith(".inc"))
-        odd = {}
-        for symbol in listed if os.path.exists(program) else []:
+        odd, ran = {}, 0
+        for symbol in listed:
             status, _, err = self.run([program, symbol, "main"], 20, more={
                 "VRAMCAP_TEST_BARE": "1", "LD_LIBRARY_PATH": self.a.driver})
+            if status == NO_TIME:
+                break
+            ran += 1
             if status != 0:
                 odd[symbol] = [status, err[-200:]]
-        return {"calls": len(listed), "not_success": odd}
+        return {"calls": len(listed), "ran": ran, "not_success": odd}
 
     # ---- (c) ----
 
@@ -137,35 +150,46 @@ class Runner:
         found = {}
         for name, more in FRAMEWORKS.items():
             command = [sys.executable, os.path.join(HERE, "frameworks.py"), name, str(CEILING_MIB)]
-            one = self.json(command, 60, capped=True, more=more)
-            found[name] = one
-            if "absent" in one or "failed" in one:
-                continue
-            one["two_processes"] = self.two(command, more)
-        for program in ("runtime_static", "runtime_shared"):
-            if os.path.exists(self.program(program)):
-                found[program] = self.json([self.program(program), str(CEILING_MIB // 16)], 60, capped=True)
+            found[name] = one = self.compare(command, more)
+            if not verdict.is_empty(one):
+                one["two_processes"] = self.two(command, more)
+        for kind in ("static", "shared"):
+            program = os.path.join(self.a.runtime, "runtime_" + kind)
+            if os.path.exists(program):
+                found["runtime_" + kind] = self.compare([program, str(CEILING_MIB // 16)], {})
             else:
-                found[program] = {"absent": "not built: no nvcc"}
+                found["runtime_" + kind] = {"absent": "not built: " + self.a.runtime_why}
         return found
 
+    def compare(self, command, more):
+        """Under the ceiling; what does not come to its end there may be one that does not without vramcap either."""
+        one = self.json(command, 60, capped=True, more=more)
+        if verdict.broke(one):
+            bare = self.json(command, 60, more=more)
+            if "failed" in bare:
+                return {"absent": "without vramcap it does not end well either: %s" % bare["failed"],
+                        "said": bare.get("said", "")}
+        return one
+
     def two(self, command, more):
-        """One holds half; the other, under the same ceiling, must get less than half of the blocks more."""
+        """One holds half; the other, under the same ceiling, must get no more than the other half."""
         ledger = os.path.join(self.work.name, "together-%d" % self.count)
         environment = self.environment(capped=True, ledger=ledger, more=more)
-        holder = subprocess.Popen(command + ["--hold", str(CEILING_MIB // 2)], env=environment, text=True,
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if self.limit(60) < 0.5:
+            return {"failed": NO_TIME}
+        holder = limited.start(command + ["--hold", str(CEILING_MIB // 2)], env=environment, bufsize=0,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
-            if holder.stdout.readline().strip() != "holding":
+            if limited.line_of(holder, self.limit(60)) != "holding":
                 return {"failed": "the first does not hold"}
             return self.json(command, 60, capped=True, ledger=ledger, more=more)
         finally:
             holder.stdin.close()
             try:
-                holder.wait(20)
+                holder.wait(max(0.1, self.limit(20)))
             except subprocess.TimeoutExpired:
-                holder.kill()
-                holder.wait()
+                limited.end(holder)
+            holder.stdout.close()
 
     # ---- (d) ----
 
@@ -185,31 +209,64 @@ class Runner:
         return found
 
 
-def main():
+def empty(arguments):
+    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": platform.machine(),
+            "kernel": platform.release(), "simulated": arguments.rehearsal, "ceiling_mib": CEILING_MIB,
+            "mps": "started" if arguments.mps else arguments.mps_why or "not started", "seconds": {}, "wrong": []}
+
+
+def write(report, path):
+    """All of it or what was there before: a reader never finds half of one."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
+
+
+def parse():
     parser = argparse.ArgumentParser()
-    for name in ("build", "out", "driver", "uuids"):
-        parser.add_argument("--" + name, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--mps", default="")
-    parser.add_argument("--mps-why", default="")
+    parser.add_argument("--out", required=True)
+    for name in ("build", "driver", "uuids", "runtime", "mps", "mps-why", "failed"):
+        parser.add_argument("--" + name, default="")
+    parser.add_argument("--runtime-why", default="no nvcc")
+    parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--limit", type=float, default=FULL_S)
     parser.add_argument("--rehearsal", action="store_true")
-    runner = Runner(parser.parse_args())
-    report = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": platform.machine(),
-              "kernel": platform.release(), "simulated": runner.a.rehearsal, "ceiling_mib": CEILING_MIB,
-              "mps": "started" if runner.a.mps else runner.a.mps_why or "not started", "seconds": {}}
-    for name in ("facts", "cost", "frameworks", "hooks"):  # the last may take all that is left
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    limited.end_on_signals()
+    report = empty(arguments)
+    if arguments.failed:
+        for part in verdict.PARTS:
+            report[part] = {"failed": arguments.failed}
+        report["wrong"] = [arguments.failed]
+        write(report, arguments.out)
+        print("report: %s: %s" % (arguments.out, arguments.failed))
+        return 1
+    runner = Runner(arguments)
+    for name in verdict.PARTS:
+        report[name] = {"failed": NO_TIME}
+    for name in verdict.PARTS:  # the last may take all that is left
         began = time.monotonic()
         try:
             report[name] = getattr(runner, name)()
         except Exception as error:  # noqa: the other parts are worth having
             report[name] = {"failed": "%s: %s" % (type(error).__name__, error)}
         report["seconds"][name] = round(time.monotonic() - began, 1)
-        with open(runner.a.out, "w", encoding="utf-8") as file:  # each part is safe once it is there
-            json.dump(report, file, indent=1)
-            file.write("\n")
+        write(report, arguments.out)  # each part is safe once it is there
     bare = report["facts"].get("bare", {})
-    print("report: %s (%s)" % (runner.a.out, bare.get("name", "no card")))
-    return 1 if "failed" in bare or "failed" in report["cost"] else 0
+    report["wrong"] = verdict.shape(report) or verdict.ceiling(report)
+    for name, part in (("facts", bare), ("cost", report["cost"])):
+        if "failed" in part:
+            report["wrong"].append("%s: %s" % (name, part["failed"]))
+    write(report, arguments.out)
+    for line in report["wrong"]:
+        print("WRONG: " + line)
+    print("report: %s (%s)" % (arguments.out, bare.get("name", "no card")))
+    return 1 if report["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
  * Several GPUs: each under its own ceiling and its own UUID, in whatever order a process sees them.
  */
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "sim.h"
 #include "tests/hook/scenario.h"
 
 #define FOUR "VRAMCAP_SIM_CARDS=4x24576"
@@ -150,6 +153,52 @@ static void a_processs_own_lower_ceiling_binds_it_alone(void **state)
         child_kill(all[i], SIGKILL);
 }
 
+/* What the ledger has of a slice, which it keeps under the slice's own UUID. */
+static bool slice_row(const char *name, struct vcap_snapshot_gpu *row)
+{
+    struct vcap_snapshot snapshot;
+    bool found = false;
+
+    if (!ledger_read(self.ledger, &snapshot))
+        return false;
+    for (uint32_t i = 0; i < snapshot.gpu_count && !found; i++)
+        if (strcmp(snapshot.gpus[i].uuid, name) == 0) {
+            *row = snapshot.gpus[i];
+            found = true;
+        }
+    found = found && snapshot.gpu_count == 1;
+    vcap_snapshot_free(&snapshot);
+    return found;
+}
+
+static int a_mig_slice_has_the_ceiling_of_its_own_uuid(void)
+{
+    char name[48], others[48], setting[160];
+    struct vcap_snapshot_gpu row;
+    unsigned char uuid[16];
+    CUdeviceptr pointer;
+    size_t total;
+
+    fixture_needs_simulator();
+    sim_card_uuid(1, uuid);
+    sim_uuid_text(uuid, name);
+    memcpy(name, "MIG", 3);
+    sim_card_uuid(SIM_MAX_CARDS + 3, uuid); /* the GPU that it is a slice of */
+    sim_uuid_text(uuid, others);
+    snprintf(setting, sizeof(setting), "%s=256,%s=512", others, name);
+    setenv("VRAMCAP_MEMORY_MIB", setting, 1);
+    OK(begin(0));
+    OK(api.cuDeviceTotalMem_v2(&total, 0));
+    SAME(total, 512 * MIB);
+    OK(api.cuMemAlloc_v2(&pointer, 500 * MIB));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 100 * MIB));
+    CHECK(slice_row(name, &row));
+    SAME(row.ceiling_bytes, 512 * MIB);
+    SAME(row.held_bytes, 500 * MIB);
+    SAME(sim_alloc_bytes(&self, 1), 500 * MIB);
+    return 0;
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(swapped_devices_keep_their_own_ceilings,
              FOUR ";CUDA_VISIBLE_DEVICES=2,0;VRAMCAP_MEMORY_MIB=0=512,1=1024"),
@@ -160,6 +209,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(the_mps_variable_alone_is_a_ceiling,
              "VRAMCAP_MEMORY_MIB;CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M"),
     SCENARIO(the_lower_of_two_sources_holds, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M"),
+    SCENARIO(a_mig_slice_has_the_ceiling_of_its_own_uuid,
+             "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_SIM_MIG=1:3;CUDA_VISIBLE_DEVICES=1"),
 };
 
 static const struct CMUnitTest tests[] = {

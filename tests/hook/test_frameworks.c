@@ -124,13 +124,15 @@ static int an_expandable_segment_meets_the_ceiling_and_grows_later(void)
     return 0;
 }
 
-/* The cudaMallocAsync backend keeps all it ever had (threshold UINT64_MAX), and trims when refused. */
+/* The cudaMallocAsync backend keeps all it ever had (threshold UINT64_MAX). A refusal goes up to the program, which
+ * empties the cache (a trim) and asks again. Its own books have to fit between what is free and the total. */
 static int a_pool_that_keeps_everything_is_trimmed_and_asked_again(void)
 {
     cuuint64_t keep = UINT64_MAX;
     CUdeviceptr block[8], large;
     CUmemoryPool pool;
     CUstream stream;
+    size_t free_bytes, total;
 
     OK(begin(0));
     OK(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -142,6 +144,9 @@ static int a_pool_that_keeps_everything_is_trimmed_and_asked_again(void)
         OK(api.cuMemFreeAsync(block[i], stream));
     OK(api.cuStreamSynchronize(stream));
     CHECK(charged(0) >= 8 * 120 * MIB); /* nothing went back */
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(free_bytes + 120 * MIB <= total); /* cacheInfo() asserts it: one block lives */
+    REFUSED(api.cuMemAllocAsync(&large, 1000 * MIB, stream));
     OK(api.cuMemPoolTrimTo(pool, 0));
     CHECK(charged(0) < 256 * MIB);
     OK(api.cuMemAllocAsync(&large, 700 * MIB, stream));
@@ -347,6 +352,61 @@ static int a_burn_in_takes_nine_tenths_of_the_ceiling(void)
     return 0;
 }
 
+/* ---- calls that must arrive as they were made ---- */
+
+/* FlashInfer needs device memory where it asks for it, and managed memory nowhere else (nvshare 29): no call is
+ * exchanged for another, none is made twice, none is made up. */
+static int the_driver_gets_the_calls_that_were_made_and_no_others(void)
+{
+    static const char *const allocating[] = {
+        "cuMemAlloc_v2",  "cuMemAllocPitch_v2",      "cuMemAllocManaged", "cuMemCreate",
+        "cuMemAllocHost", "cuMemAllocFromPoolAsync", "cuMemAllocAsync",   "cuMemHostAlloc"};
+    CUdeviceptr linear, pitched, ordered, managed, refused;
+    physical_handle handle;
+    size_t pitch;
+
+    OK(begin(0));
+    for (size_t i = 0; i < sizeof(allocating) / sizeof(allocating[0]); i++)
+        SAME(journal_count(allocating[i]), 0);
+    OK(api.cuMemAlloc_v2(&linear, 100 * MIB));
+    OK(api.cuMemAllocPitch_v2(&pitched, &pitch, 1000, 1000, 4));
+    OK(api.cuMemAllocAsync(&ordered, 10 * MIB, NULL));
+    OK(create(&handle, 100 * MIB));
+    REFUSED(api.cuMemAlloc_v2(&refused, 2000 * MIB));
+    SAME(journal_count("cuMemAlloc_v2"), 1);
+    SAME(journal_count("cuMemAllocPitch_v2"), 1);
+    SAME(journal_count("cuMemAllocAsync"), 1);
+    SAME(journal_count("cuMemCreate"), 1);
+    SAME(journal_count("cuMemAllocManaged"), 0);
+    OK(api.cuMemAllocManaged(&managed, 100 * MIB, CU_MEM_ATTACH_GLOBAL));
+    SAME(journal_count("cuMemAllocManaged"), 1);
+    SAME(journal_count("cuMemAllocHost") + journal_count("cuMemHostAlloc"), 0);
+    SAME(journal_count("cuMemAllocFromPoolAsync"), 0);
+    OK(api.cuMemFreeAsync(ordered, NULL));
+    OK(api.cuMemFree_v2(linear));
+    SAME(journal_count("cuMemFreeAsync"), 1);
+    SAME(journal_count("cuMemFree_v2"), 1);
+    return 0;
+}
+
+/* A server that looks at the devices, prints its help and ends (Olares 2687: with a limit of 0m), takes no
+ * memory: it gets every answer but that of an allocation. */
+static int a_program_that_only_looks_at_its_devices_goes_on_under_a_ceiling_of_nothing(void)
+{
+    int version, count, value;
+    size_t total;
+
+    OK(api.cuDriverGetVersion(&version));
+    OK(api.cuInit(0));
+    OK(api.cuDeviceGetCount(&count));
+    SAME(count, 1);
+    OK(api.cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    OK(api.cuDeviceTotalMem_v2(&total, 0));
+    SAME(total, 0);
+    CHECK(charged(0) == 0 || charged(0) == UINT64_MAX);
+    return 0;
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO(a_cache_is_emptied_and_the_request_made_again, NULL),
     SCENARIO(an_expandable_segment_meets_the_ceiling_and_grows_later, NULL),
@@ -357,6 +417,10 @@ static const struct scenario scenarios[] = {
     SCENARIO(waking_up_is_refused_while_another_has_the_memory, NULL),
     SCENARIO(threads_that_each_reserve_most_of_what_is_free, NULL),
     SCENARIO(a_burn_in_takes_nine_tenths_of_the_ceiling, NULL),
+    SCENARIO(the_driver_gets_the_calls_that_were_made_and_no_others,
+             "VRAMCAP_SIM_JOURNAL=@/journal"),
+    SCENARIO(a_program_that_only_looks_at_its_devices_goes_on_under_a_ceiling_of_nothing,
+             "VRAMCAP_MEMORY_MIB=0m"),
 };
 
 int main(int argc, char **argv)

@@ -304,6 +304,32 @@ static int half_an_nvml_shows_what_it_has(void)
     return 0;
 }
 
+/* A driver that is lost to NVML for good, or a machine of which NVML has no memory figure: what CUDA says
+ * and the ceiling do not depend on it. */
+static int an_nvml_that_fails_is_passed_on_and_the_ceiling_holds(void)
+{
+    void *library = dlopen(getenv("HALF_NVML"), RTLD_NOW);
+    unsigned from = 0, code = 0;
+    size_t free_bytes, total;
+    CUdeviceptr pointer;
+    nvmlMemory_t m;
+
+    CHECK(library != NULL && sscanf(getenv("HALF_NVML_FAILS"), "%u:%u", &from, &code) == 2);
+    nvml.memory = (nvml_memory_info)(uintptr_t)dlsym(library, "nvmlDeviceGetMemoryInfo");
+    OK(begin(0));
+    for (unsigned i = 1; i < from + 3; i++) {
+        memset(&m, 0xAA, sizeof(m));
+        GIVES(nvml.memory(NULL, &m), i < from ? NVML_SUCCESS : code);
+        CHECK(i < from || all_bytes_are(&m, sizeof(m), 0xAA));
+    }
+    OK(api.cuMemAlloc_v2(&pointer, 1000 * MIB));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 100 * MIB));
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    SAME(total, 1024 * MIB);
+    SAME(free_bytes, 24 * MIB);
+    return 0;
+}
+
 static int without_nvml_the_exported_name_says_so(void)
 {
     nvml_memory_info memory =
@@ -345,6 +371,11 @@ static const struct scenario scenarios[] = {
              "VRAMCAP_SIM_CARDS=2x24576;CUDA_VISIBLE_DEVICES=1"),
     SCENARIO(names_that_end_at_the_end_of_a_page_are_looked_up, ALONE),
     SCENARIO(half_an_nvml_shows_what_it_has, ALONE ";HALF_NVML=" TEST_HALF_NVML),
+    SCENARIO(an_nvml_that_fails_is_passed_on_and_the_ceiling_holds,
+             "HALF_NVML_FAILS=4:999;HALF_NVML=" TEST_HALF_NVML),
+    {"an_nvml_without_memory_figures_is_passed_on_and_the_ceiling_holds",
+     an_nvml_that_fails_is_passed_on_and_the_ceiling_holds,
+     "HALF_NVML_FAILS=1:3;HALF_NVML=" TEST_HALF_NVML, false},
     SCENARIO(without_nvml_the_exported_name_says_so, ALONE),
 };
 

@@ -19,9 +19,10 @@
 
 static struct child_output output;
 
-static void visit(const struct fixture *f, const char *how, const char *more)
+static void visit_with(const struct fixture *f, const char *how, const char *library,
+                       const char *more)
 {
-    const char *const argv[] = {TEST_VISITOR, how, TEST_ASKER, NULL};
+    const char *const argv[] = {TEST_VISITOR, how, library, NULL};
     const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024",
                                  "VRAMCAP_SIM_CARDS=8192", more, NULL};
 
@@ -30,12 +31,22 @@ static void visit(const struct fixture *f, const char *how, const char *more)
         fprintf(stderr, "---- %s %s\n%s----\n", how, more == NULL ? "" : more, output.err);
 }
 
-static void held(const struct fixture *f, const char *how, const char *more)
+static void visit(const struct fixture *f, const char *how, const char *more)
 {
-    visit(f, how, more);
+    visit_with(f, how, TEST_ASKER, more);
+}
+
+static void was_held(void)
+{
     assert_int_equal(output.status, 0);
     assert_string_equal(output.out, ALL_HELD);
     assert_non_null(strstr(output.err, "vramcap: refused cuMemAlloc_v2 of 1.0 MiB"));
+}
+
+static void held(const struct fixture *f, const char *how, const char *more)
+{
+    visit(f, how, more);
+    was_held();
 }
 
 static void before_and_after_main_the_ceiling_holds(void **state)
@@ -44,6 +55,20 @@ static void before_and_after_main_the_ceiling_holds(void **state)
 
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         held(*state, ways[i], NULL);
+}
+
+/* The loader looks for a library where its caller says (RUNPATH), so a dlopen in front of it would change what is
+ * found: ours is none. */
+static void a_library_is_found_where_its_caller_says(void **state)
+{
+    if (SANITIZED) {
+        print_message("SKIPPED: a sanitizer stands in front of dlopen itself\n");
+        skip();
+    }
+    visit_with(*state, "plain", TEST_ASKER_NAME, NULL);
+    was_held();
+    visit_with(*state, "thread", TEST_ASKER_NAME, NULL);
+    was_held();
 }
 
 static void beside(const struct fixture *f, const char *name)
@@ -111,6 +136,8 @@ static void a_static_program_runs_as_without_us(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(before_and_after_main_the_ceiling_holds, fixture_setup,
+                                    fixture_teardown),
+    cmocka_unit_test_setup_teardown(a_library_is_found_where_its_caller_says, fixture_setup,
                                     fixture_teardown),
     cmocka_unit_test_setup_teardown(beside_jemalloc_in_either_order, fixture_setup,
                                     fixture_teardown),

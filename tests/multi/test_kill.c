@@ -192,6 +192,50 @@ static void two_reapers_give_the_dead_ones_memory_back_once(void **state)
     child_kill(&third, SIGKILL);
 }
 
+/* As ranks of one job are started: all at once; two are killed, one inside cuInit and one inside its first
+ * allocation, and whoever comes last finds all of what those had. */
+static void of_eight_ranks_two_die_early_and_the_others_share_all(void **state)
+{
+    const struct fixture *f = *state;
+    const char *const slow_init[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024",
+                                     "VRAMCAP_SIM_DELAY_US=cuInit:60000000", NULL};
+    const char *const slow_alloc[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024",
+                                      "VRAMCAP_SIM_DELAY_US=cuMemAlloc_v2:60000000", NULL};
+    struct child rank[8];
+    unsigned tries = FIXTURE_DEADLINE_MS / 10;
+
+    for (unsigned i = 0; i < 8; i++)
+        assert_true(client_start(&rank[i], f, "getproc",
+                                 i == 0   ? slow_init
+                                 : i == 1 ? slow_alloc
+                                          : capped));
+    for (unsigned i = 0; i < 8; i++)
+        assert_true(child_say(&rank[i], "init"));
+    for (unsigned i = 1; i < 8; i++) {
+        char answer[64];
+
+        assert_true(child_line(&rank[i], answer, sizeof(answer), FIXTURE_DEADLINE_MS));
+        assert_string_equal(answer, "0");
+        assert_int_equal(client_result(&rank[i], "ctx create 0"), 0);
+    }
+    assert_true(child_say(&rank[1], "alloc 512m"));
+    while (ledger_charged(f->ledger, 0) != 512 * MIB && tries-- > 0)
+        pause_ms(10);
+    assert_int_equal(ledger_charged(f->ledger, 0), 512 * MIB);
+    for (unsigned i = 2; i < 6; i++)
+        assert_int_equal(client_result(&rank[i], "alloc 128m"), 0);
+    assert_int_equal(client_result(&rank[6], "alloc 256m"), 2);
+    child_kill(&rank[0], SIGKILL);
+    child_kill(&rank[1], SIGKILL);
+    assert_int_equal(client_result(&rank[6], "alloc 256m"), 0);
+    assert_int_equal(client_result(&rank[7], "alloc 256m"), 0);
+    assert_int_equal(client_result(&rank[2], "alloc 2m"), 2);
+    assert_int_equal(ledger_charged(f->ledger, 0), 1024 * MIB);
+    assert_int_equal(ledger_processes(f->ledger), 6);
+    for (unsigned i = 2; i < 8; i++)
+        child_kill(&rank[i], SIGKILL);
+}
+
 /* The stopped one has the simulated card to itself (BENCH): the card's own mutex is not what is
  * tested. */
 static void a_stopped_process_holds_nobody_up(void **state)
@@ -231,6 +275,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(killed_holding_memory, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(killed_while_refused, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(two_reapers_give_the_dead_ones_memory_back_once,
+                                        fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(of_eight_ranks_two_die_early_and_the_others_share_all,
                                         fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(a_stopped_process_holds_nobody_up, fixture_setup,
                                         fixture_teardown),
