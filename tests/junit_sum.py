@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Adds up what ctest wrote with --output-junit:  junit_sum.py FILE...
 
-FILE lies in the build folder that it is about. Prints the names of the failed and of the skipped tests, then `N passed, N failed, N skipped`. With
-VRAMCAP_MUST_WORK=1 a skipped (or disabled) test counts as failed, unless it carries the label gpu: what
-a machine made for testing cannot run is tested nowhere. A file without a test, or none at all, is a
-failure too. Ends with 1 if anything failed.
+FILE lies in the build folder that it is about. Prints the end of what each failed test said, the names of
+the failed and of the skipped tests, then `N passed, N failed, N skipped`. With VRAMCAP_MUST_WORK=1 a
+skipped (or disabled) test counts as failed, unless it carries the label gpu: what a machine made for
+testing cannot run is tested nowhere. A file without a test, or none at all, is a failure too. Ends with
+1 if anything failed.
 """
 import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+
+SAID_LINES = 40
 
 
 def gpu_tests(build):
@@ -30,6 +33,12 @@ def chose_not_to_run(case):
     reason = case.find("skipped")
     return case.get("status") == "disabled" or (
         reason is not None and "SKIP" in (reason.get("message") or ""))
+
+
+def last_words(case):
+    """The end of what a failed test said: the log of a long run is cut where it is of use."""
+    said = (case.findtext("system-out") or "").rstrip().splitlines()
+    return "".join("  | %s\n" % line for line in said[-SAID_LINES:])
 
 
 def main():
@@ -52,7 +61,7 @@ def main():
                 passed += 1
             elif case.get("status") == "fail":
                 failed += 1
-                print("failed   " + name)
+                print("%sfailed   %s" % (last_words(case), name))
             elif not chose_not_to_run(case):
                 failed += 1
                 print("failed   %s (could not be run)" % name)

@@ -17,7 +17,12 @@ DISABLED = "add_test(NAME off COMMAND true)\nset_tests_properties(off PROPERTIES
 
 class Sum(unittest.TestCase):
     def total(self, tests, must_work):
-        """The status and the last line for a project with these tests, run by ctest."""
+        """The status and the last line of the sum."""
+        status, lines = self.all(tests, must_work)
+        return status, lines[-1]
+
+    def all(self, tests, must_work):
+        """The status and all lines for a project with these tests, run by ctest."""
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as f:
                 f.write("cmake_minimum_required(VERSION 3.25)\nproject(t NONE)\nenable_testing()\n" + tests)
@@ -28,7 +33,12 @@ class Sum(unittest.TestCase):
             result = subprocess.run([sys.executable, "-B", SUM, folder + "/b/junit.xml"], text=True,
                                     stdout=subprocess.PIPE, check=False,
                                     env={**os.environ, "VRAMCAP_MUST_WORK": must_work})
-            return result.returncode, result.stdout.splitlines()[-1]
+            return result.returncode, result.stdout.splitlines()
+
+    def test_what_a_failed_test_said_last_is_shown(self):
+        lines = self.all('add_test(NAME bad COMMAND sh -c "seq 100 && false")\n' + GOOD, "0")[1]
+        self.assertEqual(lines[0], "  | 61")
+        self.assertEqual(lines[39:41], ["  | 100", "failed   b: bad"])
 
     def test_good_and_bad(self):
         self.assertEqual(self.total(GOOD, "1"), (0, "1 passed, 0 failed, 0 skipped"))
