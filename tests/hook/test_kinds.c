@@ -17,8 +17,6 @@
 #include "tests/hook/scenario.h"
 #include "tests/support/skip.h"
 
-extern char **environ;
-
 static int ended(pid_t pid)
 {
     int status;
