@@ -11,6 +11,7 @@
 
 #include "enforcer/log.h"
 #include "preload/charge.h"
+#include "preload/device.h"
 #include "preload/preload.h"
 
 #define NO_ENTRY UINT32_MAX
@@ -123,6 +124,20 @@ void vcap_exports_drop(uint64_t key)
     }
 }
 
+/* This process's number of the device of a row, made ready if it was not used here yet; otherwise: it has
+ * none. */
+static CUdevice ordinal_of(uint32_t gpu, CUdevice otherwise)
+{
+    const uint8_t *wanted = vcap_ledger_now()->gpus[gpu].uuid;
+    uint8_t uuid[16];
+    bool mig;
+
+    for (CUdevice i = 0; i < VCAP_DEVICES_MAX && vcap_device_uuid(i, uuid, &mig) == 0; i++)
+        if (memcmp(uuid, wanted, sizeof(uuid)) == 0)
+            return vcap_device(i) != NULL ? i : otherwise;
+    return otherwise;
+}
+
 bool vcap_export_by_others(CUdevice *ordinal, uint64_t size, uint64_t hash)
 {
     struct vcap_ledger *l = vcap_ledger_now();
@@ -134,14 +149,8 @@ bool vcap_export_by_others(CUdevice *ordinal, uint64_t size, uint64_t hash)
     gpu = device->gpu;
     if (!vcap_ledger_exported(l, vcap_ledger_mine(l), size, hash, &gpu))
         return false;
-    for (CUdevice i = 0; gpu != device->gpu && i < VCAP_DEVICES_MAX; i++) {
-        const struct vcap_device *d = &vcap_process.device[i];
-
-        if (__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == 1 && d->gpu == gpu) {
-            *ordinal = i;
-            break;
-        }
-    }
+    if (gpu != device->gpu)
+        *ordinal = ordinal_of(gpu, *ordinal);
     return true;
 }
 

@@ -38,7 +38,7 @@ valgrind|command -v valgrind
 spin|command -v spin
 bubblewrap|command -v bwrap
 util-linux|command -v unshare
-btrfs-progs|PATH=$PATH:/usr/sbin command -v mkfs.btrfs
+btrfs-progs|have_sbin mkfs.btrfs
 procps|command -v ps
 man-db|command -v man
 python3-jsonschema|/usr/bin/python3 -c "import jsonschema"
@@ -80,6 +80,11 @@ say()
 have_fuzzer()
 {
     ls "$(clang -print-resource-dir)"/lib/*/libclang_rt.fuzzer*
+}
+
+have_sbin() # not in every user's PATH
+{
+    command -v "$1" || test -x "/usr/sbin/$1" || test -x "/sbin/$1"
 }
 
 have_header()

@@ -9,7 +9,7 @@
 #include "tests/hook/pair.h"
 #include "tests/hook/scenario.h"
 
-static int exporter_of_600(void)
+static int export_600(int device)
 {
     CUmemPoolProps properties;
     CUmemPoolPtrExportData data;
@@ -20,8 +20,9 @@ static int exporter_of_600(void)
     memset(&properties, 0, sizeof(properties));
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
     properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(begin(0));
+    OK(begin(device));
     OK(api.cuMemPoolCreate(&pool, &properties));
     OK(api.cuMemAllocFromPoolAsync(&pointer, 600 * MIB, pool, NULL));
     OK(api.cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -34,6 +35,16 @@ static int exporter_of_600(void)
     TELL();
     AWAIT();
     return 0;
+}
+
+static int exporter_of_600(void)
+{
+    return export_600(0);
+}
+
+static int exporter_on_the_second_card(void)
+{
+    return export_600(1);
 }
 
 static int passive_stranger(void)
@@ -52,6 +63,22 @@ static int meet(int (*other)(void), CUmemoryPool *pool, CUmemPoolPtrExportData *
     CHECK(pair_receive(data, sizeof(*data), &fd));
     OK(api.cuMemPoolImportFromShareableHandle(pool, (void *)(intptr_t)fd,
                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    return 0;
+}
+
+static int it_is_shown_on_its_own_card_though_that_was_not_used_here(void)
+{
+    CUmemPoolPtrExportData data;
+    CUdeviceptr window;
+    CUmemoryPool pool;
+
+    CHECK(meet(exporter_on_the_second_card, &pool, &data) == 0);
+    OK(api.cuMemPoolImportPointer(&window, pool, &data));
+    SAME(imported(1), 600 * MIB);
+    CHECK(imported(0) == 0 || imported(0) == UINT64_MAX);
+    SAME(charged(1), 600 * MIB);
+    OK(api.cuMemFreeAsync(window, NULL));
+    SAME(imported(1), 0);
     return 0;
 }
 
@@ -144,6 +171,8 @@ static int a_pointer_that_its_exporter_freed_is_off_the_record(void)
 }
 
 static const struct scenario scenarios[] = {
+    SCENARIO(it_is_shown_on_its_own_card_though_that_was_not_used_here,
+             "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
     SCENARIO(a_pointer_on_record_is_shown_and_not_charged, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
     SCENARIO(a_strangers_pointer_is_charged_until_it_is_freed, NULL),
     SCENARIO(a_strangers_pointer_without_room_is_refused_and_given_back,

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Language runtimes under a ceiling:  languages.sh TOOL SIM-FOLDER ASKER.C
 #
-# Python (ctypes, and a child by multiprocessing), node (an add-on, in the main thread and in a worker),
+# Python (ctypes, and workers of multiprocessing by fork and by spawn), node (an add-on, in the main thread and in a worker),
 # Java (JNI) and Go (cgo), each as this machine has it, asks the driver for 512 + 512 + 1 MiB under a
 # ceiling of 1024: the last is refused. A runtime that is missing is said and makes the status 77.
 set -u
@@ -49,11 +49,17 @@ if command -v python3 >/dev/null; then
     held python 2 python3 -c "
 import ctypes
 print(ctypes.CDLL('$tmp/libasker.so').asker_ask())"
-    held 'python, a spawned child' 2 python3 -c "
-import subprocess, sys
-subprocess.run([sys.executable, '-c', '''
-import ctypes
-print(ctypes.CDLL(\"$tmp/libasker.so\").asker_ask())'''], check=True)"
+    cat >"$tmp/workers.py" <<'END'
+import ctypes, multiprocessing, sys
+def ask(library):
+    return ctypes.CDLL(library).asker_ask()
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(pool.apply(ask, (sys.argv[2],)))
+END
+    for method in fork spawn; do
+        held "python, a worker by $method" 2 python3 "$tmp/workers.py" "$method" "$tmp/libasker.so"
+    done
 else
     missing python
 fi

@@ -129,6 +129,28 @@ static void a_passive_process_before_changes_nothing_for_a_capped_one(void **sta
     child_kill(&b, SIGKILL);
 }
 
+/* Without a word from the host a process is capped by its own configuration; it changes nothing for others. */
+static void a_process_without_configuration_after_a_capped_one_changes_nothing_for_it(void **state)
+{
+    const struct fixture *f = *state;
+    const char *const capped[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", NULL};
+    struct child a, b, c;
+
+    ready(&a, f, capped, 0);
+    assert_int_equal(client_result(&a, "alloc 600m"), 0);
+    ready(&b, f, NULL, 0);
+    assert_int_equal(client_result(&b, "alloc 2000m"), 0);
+    assert_int_equal(ledger_processes(f->ledger), 1);
+    assert_int_equal(ledger_charged(f->ledger, 0), 600 * MIB);
+    assert_int_equal(client_result(&a, "alloc 426m"), 2);
+    ready(&c, f, capped, 0);
+    assert_int_equal(client_result(&c, "alloc 426m"), 2);
+    assert_int_equal(client_result(&c, "alloc 424m"), 0);
+    child_kill(&a, SIGKILL);
+    child_kill(&b, SIGKILL);
+    child_kill(&c, SIGKILL);
+}
+
 static void two_users_of_one_container_share_one_ceiling(void **state)
 {
     const struct fixture *f = *state;
@@ -266,6 +288,9 @@ int main(void)
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(a_passive_process_before_changes_nothing_for_a_capped_one,
                                         fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(
+            a_process_without_configuration_after_a_capped_one_changes_nothing_for_it,
+            fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(two_users_of_one_container_share_one_ceiling, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(devices_are_held_to_their_own_ceilings_by_uuid,
