@@ -109,8 +109,8 @@ static const struct {
      "the increase over the context's own value is charged before the call and settled "
      "by what the driver set; growth of stacks at a launch is not seen"},
     {"RELEASE_ARRAY", "the charge of the array and all its levels is released once it is freed"},
-    {"CONTEXT_CREATE",
-     "the context's own device memory is overhead, charged as `VRAMCAP_CONTEXT_MIB` says"},
+    {"CONTEXT_CREATE", "the context's own device memory is overhead, charged or measured as "
+                       "`VRAMCAP_CONTEXT_MIB` says"},
     {"CONTEXT_DESTROY",
      "what was allocated in the context is released with it, if the driver destroyed it"},
     {"PRIMARY_RETAIN", "as a created context, the first time the primary context comes up"},
@@ -122,7 +122,9 @@ static const struct {
     {"GREEN_CONTEXT", "known from then on as a handle of the primary context, at no cost"},
     {"GREEN_DESTROY",
      "if it held the primary context last, what was allocated in that one is released"},
-    {"VIEW_INFO", "total is at most the ceiling, free at most what the ceiling leaves"},
+    {"VIEW_INFO",
+     "total is at most the ceiling, free at most what the ceiling leaves; under an MPS limit "
+     "the driver's answer also measures overhead"},
     {"VIEW_TOTAL", "total is at most the ceiling"},
     {"VIEW_NVML",
      "under a ceiling below the card's size, total is the ceiling, free what it leaves, "

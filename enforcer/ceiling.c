@@ -131,3 +131,16 @@ bool vcap_ceiling_mps_names_invisible(const struct vcap_entries *mps, uint32_t v
     }
     return false;
 }
+
+bool vcap_ceiling_mps_agrees(const struct vcap_entries *mps, uint32_t ordinal,
+                             const uint8_t uuid[16], bool mig)
+{
+    uint64_t lowest = vcap_ceiling_match(mps, ordinal, uuid, mig, VCAP_NO_LIMIT);
+    char text[VCAP_UUID_TEXT_SIZE];
+
+    vcap_uuid_format(text, uuid, mig);
+    for (uint32_t i = 0; i < mps->count; i++)
+        if (entry_names(&mps->entry[i], ordinal, text) && mps->entry[i].bytes != lowest)
+            return false;
+    return true;
+}

@@ -53,4 +53,9 @@ struct vcap_ceiling vcap_ceiling_effective(const struct vcap_config *config, uin
 bool vcap_ceiling_mps_names_invisible(const struct vcap_entries *mps, uint32_t visible_count,
                                       const uint8_t (*uuids)[16], const bool *mig, uint32_t *which);
 
+/* Do all entries of the MPS variable that name the device say the same?  Of several that do not MPS takes
+ * the last one, as far as is known, and vramcap the lowest.  True where none names it. */
+bool vcap_ceiling_mps_agrees(const struct vcap_entries *mps, uint32_t ordinal,
+                             const uint8_t uuid[16], bool mig);
+
 #endif

@@ -457,6 +457,12 @@ void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delt
     note(&vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes, delta);
 }
 
+void vcap_ledger_forget_overhead(struct vcap_ledger *l, uint32_t gpu)
+{
+    __atomic_store_n(&vcap_ledger_cell(l, vcap_mine_slot(vcap_ledger_mine(l)), gpu)->overhead_bytes,
+                     UINT64_MAX, __ATOMIC_SEQ_CST);
+}
+
 void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta)
 {
     if (vcap_ledger_holds(l, mine))

@@ -152,6 +152,9 @@ void vcap_ledger_forget(struct vcap_ledger *l);
 /* Books overhead inside what is charged (delta in bytes), so that readers can show it apart. */
 void vcap_ledger_note_overhead(struct vcap_ledger *l, uint32_t gpu, int64_t delta);
 
+/* What is booked as overhead is unknown from here on, and not part of what is charged. */
+void vcap_ledger_forget_overhead(struct vcap_ledger *l, uint32_t gpu);
+
 /* Shows memory of another process that this one has open; nothing is charged.  In one place only: void if
  * that is gone. */
 void vcap_ledger_note_imported(struct vcap_ledger *l, uint64_t mine, uint32_t gpu, int64_t delta);

@@ -124,13 +124,14 @@
 /* Where a ceiling came from (gpu.ceiling, low byte). */
 enum vcap_lf_source {
     VCAP_LF_SOURCE_UNSET = 0,
-    VCAP_LF_SOURCE_NONE = 1,   /* no source named this GPU */
-    VCAP_LF_SOURCE_HOST = 2,   /* the ledger, as the host made it */
-    VCAP_LF_SOURCE_ENV = 3,    /* VRAMCAP_MEMORY_MIB */
-    VCAP_LF_SOURCE_MPS = 4,    /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
-    VCAP_LF_SOURCE_CONF = 5,   /* /etc/vramcap/container.conf */
-    VCAP_LF_SOURCE_DMEM = 6,   /* the cgroup's dmem.max */
-    VCAP_LF_SOURCE_NVML = 7,   /* nvmlDeviceGetMemoryLimits_v1, the hard limit */
+    VCAP_LF_SOURCE_NONE = 1, /* no source named this GPU */
+    VCAP_LF_SOURCE_HOST = 2, /* the ledger, as the host made it */
+    VCAP_LF_SOURCE_ENV = 3,  /* VRAMCAP_MEMORY_MIB */
+    VCAP_LF_SOURCE_MPS = 4,  /* CUDA_MPS_PINNED_DEVICE_MEM_LIMIT */
+    VCAP_LF_SOURCE_CONF = 5, /* /etc/vramcap/container.conf */
+    VCAP_LF_SOURCE_DMEM = 6, /* the cgroup's dmem.max */
+    VCAP_LF_SOURCE_NVML =
+        7, /* nvmlDeviceGetMemoryLimits_v1, the hard limit; written by nobody yet */
     VCAP_LF_SOURCE_TOOLKIT = 8 /* NVIDIA_GPU_MEMORY_LIMIT */
 };
 #define VCAP_LF_SOURCE_FIRST 2u /* of those that have a place in gpu.source_bytes */

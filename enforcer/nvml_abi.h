@@ -81,8 +81,21 @@ typedef nvmlReturn_t (*nvml_processes_v1)(nvmlDevice_t device, unsigned int *cou
 typedef nvmlReturn_t (*nvml_processes_v2)(nvmlDevice_t device, unsigned int *count,
                                           nvmlProcessInfo_v2_t *infos);
 typedef nvmlReturn_t (*nvml_process_details)(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list);
+typedef nvmlReturn_t (*nvml_by_uuid)(const char *uuid, nvmlDevice_t *device);
 typedef nvmlReturn_t (*nvml_mig_count)(nvmlDevice_t device, unsigned int *count);
 typedef nvmlReturn_t (*nvml_mig_by_index)(nvmlDevice_t device, unsigned int index,
                                           nvmlDevice_t *mig);
+
+/* ---- limits of cgroups, driver r615 and newer (docs.nvidia.com/deploy/nvml-api) ---- */
+
+typedef struct {
+    const char *nameSpace;                                /* path of a cgroup, version 2 */
+    unsigned long long softLimit, hardLimit, currentUsed; /* bytes */
+} nvmlGetMemoryLimits_v1_t;
+#define NVML_DEVICE_MEMORY_LIMIT_MAX (~0ULL) /* no limit */
+
+_Static_assert(sizeof(nvmlGetMemoryLimits_v1_t) == 32, "nvmlGetMemoryLimits_v1_t");
+
+typedef nvmlReturn_t (*nvml_memory_limits)(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 
 #endif

@@ -17,6 +17,7 @@
 #include "preload/account.h"
 #include "preload/context.h"
 #include "preload/graph.h"
+#include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/renew.h"
 #include "preload/share.h"
@@ -151,28 +152,41 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
     }
 }
 
+/* May a last resort find room? */
+static bool anything_to_find(const struct vcap_device *d, CUdevice ordinal)
+{
+    return vcap_pools_exist() || vcap_graphs_hold(ordinal) || vcap_overhead_is_measured(d);
+}
+
+void vcap_last_resort(CUdevice ordinal, unsigned row, unsigned own)
+{
+    vcap_pools_trim(ordinal, row);
+    vcap_graphs_trim(ordinal, row);
+    vcap_overhead_look(ordinal, own);
+}
+
 /*
  * There was no room, or no slot.  Before a program is refused, this process's idle pools give back what they
  * hold.  Calls the driver.
  */
 static __attribute__((noinline)) int charge_or_trim(struct vcap_device *d, CUdevice ordinal,
                                                     unsigned row, uint64_t bytes, uint64_t asked,
-                                                    uint64_t *mine, bool *recorded)
+                                                    unsigned own, uint64_t *mine, bool *recorded)
 {
-    if ((vcap_pools_exist() || vcap_graphs_hold(ordinal)) && vcap_mode_now() != VCAP_MODE_AUDIT) {
+    if (anything_to_find(d, ordinal) && vcap_mode_now() != VCAP_MODE_AUDIT) {
         int rc = charge(d, ordinal, row, bytes, 0, false, mine, recorded);
 
         if (rc != -EDQUOT && rc != -EOVERFLOW)
             return rc;
-        vcap_pools_trim(ordinal, row);
-        vcap_graphs_trim(ordinal, row);
+        vcap_last_resort(ordinal, row, own);
     }
     return charge(d, ordinal, row, bytes, asked, false, mine, recorded);
 }
 
 /* For what a program asks for: nearly always there is room, and the slot is ours. */
 static inline int charge_wanted(struct vcap_device *d, CUdevice ordinal, unsigned row,
-                                uint64_t bytes, uint64_t asked, uint64_t *mine, bool *recorded)
+                                uint64_t bytes, uint64_t asked, unsigned own, uint64_t *mine,
+                                bool *recorded)
 {
     struct vcap_ledger *l;
     uint64_t here;
@@ -186,7 +200,7 @@ static inline int charge_wanted(struct vcap_device *d, CUdevice ordinal, unsigne
         *mine = here;
         return 0;
     }
-    return charge_or_trim(d, ordinal, row, bytes, asked, mine, recorded);
+    return charge_or_trim(d, ordinal, row, bytes, asked, own, mine, recorded);
 }
 
 CUresult vcap_refuse(const struct vcap_device *device, CUdevice ordinal, unsigned row,
@@ -218,17 +232,21 @@ static inline CUresult begin(struct vcap_charge *c, uint64_t bytes)
     if (c->context != NULL)
         vcap_context_met(c->context, c->ordinal);
     c->bytes = bytes;
-    rc = charge_wanted(c->device, c->ordinal, c->row, bytes, bytes, &c->mine, &c->above);
+    c->counted = vcap_overhead_call_begin(c->device);
+    rc =
+        charge_wanted(c->device, c->ordinal, c->row, bytes, bytes, c->counted, &c->mine, &c->above);
     if (rc == 0)
         c->active = true;
-    else if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
+    else
+        vcap_overhead_call_end(c->device, c->counted);
+    if (rc == -ESTALE && vcap_mode_now() == VCAP_MODE_PASSIVE)
         return CUDA_SUCCESS; /* VRAMCAP_ON_ERROR=allow */
     return rc == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static inline void blank(struct vcap_charge *c, unsigned row)
 {
-    c->active = c->above = false;
+    c->active = c->above = c->counted = c->unsure = false;
     c->row = row;
     c->context = NULL;
     c->ordinal = -1;
@@ -279,6 +297,8 @@ void vcap_record_release(const struct vcap_live *record)
         vcap_pool_pointer_gone(record);
     if (record->bytes != 0)
         release(device, record->bytes, record->mine);
+    if (record->unsure)
+        vcap_overhead_unsure(&vcap_process.device[record->device], -(int64_t)record->bytes);
     if (record->imported != 0)
         vcap_ledger_note_imported(vcap_ledger_now(), record->mine, device->gpu,
                                   -(int64_t)record->imported);
@@ -310,19 +330,18 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
     return vcap_charge_end_as(c, result, VCAP_LIVE_MEMORY, pointer, bytes, give_back);
 }
 
-CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
-                            uint64_t handle, uint64_t bytes, CUresult (*give_back)(uint64_t handle))
+static CUresult settle(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
+                       uint64_t handle, uint64_t bytes, CUresult (*give_back)(uint64_t handle))
 {
     struct vcap_live record = {.key = vcap_live_key(kind, handle),
                                .context = c->context,
                                .device = (uint32_t)c->ordinal,
                                .opens = 1,
+                               .unsure = c->unsure,
                                .pool = c->pool,
                                .pool_bytes = c->pool_bytes};
     struct vcap_live stale;
 
-    if (!c->active)
-        return result;
     if (result != CUDA_SUCCESS) {
         release(c->device, c->bytes, c->mine);
         if (result == CUDA_ERROR_OUT_OF_MEMORY)
@@ -333,8 +352,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
         release(c->device, c->bytes - bytes, c->mine);
     } else if (bytes > c->bytes) {
         uint64_t mine;
-        int rc =
-            charge_wanted(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, &mine, &c->above);
+        int rc = charge_wanted(c->device, c->ordinal, c->row, bytes - c->bytes, bytes, 0, &mine,
+                               &c->above);
 
         if (rc != 0)
             goto undo;
@@ -354,6 +373,8 @@ CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_li
     }
     if (stale.key != 0)
         vcap_record_release(&stale);
+    if (c->unsure)
+        vcap_overhead_unsure(c->device, (int64_t)bytes);
     if (record.mine != vcap_ledger_mine(vcap_ledger_now()))
         vcap_record_follow(record.key);
     return result;
@@ -363,13 +384,24 @@ undo:
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
+                            uint64_t handle, uint64_t bytes, CUresult (*give_back)(uint64_t handle))
+{
+    if (!c->active)
+        return result;
+    result = settle(c, result, kind, handle, bytes, give_back);
+    vcap_overhead_call_end(c->device, c->counted);
+    return result;
+}
+
 void vcap_make_room(CUdevice ordinal, unsigned row, uint64_t bytes)
 {
-    if ((!vcap_pools_exist() && !vcap_graphs_hold(ordinal)) ||
+    const struct vcap_device *device = vcap_device(ordinal);
+
+    if (device == NULL || !anything_to_find(device, ordinal) ||
         vcap_mode_now() != VCAP_MODE_ENFORCE || vcap_account_room(ordinal, bytes))
         return;
-    vcap_pools_trim(ordinal, row);
-    vcap_graphs_trim(ordinal, row);
+    vcap_last_resort(ordinal, row, 0);
 }
 
 CUresult vcap_overhead_charge(struct vcap_device *device, unsigned row, uint64_t bytes, bool force)

@@ -30,6 +30,8 @@ struct vcap_charge {
     CUcontext context;
     CUdevice ordinal;
     struct vcap_device *device;
+    bool counted;   /* vcap_overhead_call_begin's answer */
+    bool unsure;    /* MPS may not count it: set between begin and end (overhead.h) */
     bool above;     /* audit: it would have been refused, and that was recorded */
     uint64_t bytes; /* reserved */
     uint64_t mine;  /* the slot it was reserved in */
@@ -59,6 +61,10 @@ CUresult vcap_charge_end(struct vcap_charge *c, CUresult result, uint64_t pointe
 CUresult vcap_charge_end_as(struct vcap_charge *c, CUresult result, enum vcap_live_kind kind,
                             uint64_t handle, uint64_t bytes,
                             CUresult (*give_back)(uint64_t handle));
+
+/* On the way to a refusal: what this process's pools and graphs hold idle goes back, and overhead is measured
+ * anew.  own: as in overhead.h.  Calls the driver. */
+void vcap_last_resort(CUdevice ordinal, unsigned row, unsigned own);
 
 /* Ahead of a charge that trims nothing by itself: if it has no room, this process's idle pools give back what
  * they hold.  Calls the driver. */

@@ -15,6 +15,7 @@
 #include "preload/charge.h"
 #include "preload/limits.h"
 #include "preload/live.h"
+#include "preload/overhead.h"
 #include "preload/renew.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -26,6 +27,8 @@ struct context {
     CUdevice ordinal;
     enum vcap_context_kind kind;
     uint64_t overhead;
+    bool sized;     /* measured when it came (overhead.h) */
+    uint64_t share; /* of the measured overhead */
     uint64_t birth; /* of the last time the driver handed it out */
     bool lost;
     UT_hash_handle hh;
@@ -119,6 +122,59 @@ bool vcap_context_is_primary(CUcontext context)
     return primary;
 }
 
+static unsigned count(CUdevice ordinal) /* the lock is held */
+{
+    const struct context *c, *next;
+    unsigned found = 0;
+
+    HASH_ITER(hh, table, c, next)
+        found += c->ordinal == ordinal && c->kind != VCAP_CONTEXT_GREEN;
+    return found;
+}
+
+unsigned vcap_context_count(CUdevice ordinal)
+{
+    unsigned found;
+
+    vcap_lock_take(&lock);
+    found = count(ordinal);
+    vcap_lock_drop(&lock);
+    return found;
+}
+
+/* True: nothing is left to be measured of this context. */
+static bool size(CUcontext handle, CUdevice ordinal)
+{
+    struct context *c;
+    uint64_t share = 0;
+    bool sized;
+
+    vcap_lock_take(&lock);
+    c = find(handle);
+    sized = c == NULL || c->sized;
+    vcap_lock_drop(&lock);
+    if (sized)
+        return true;
+    if (!vcap_overhead_context_came(ordinal, &share))
+        return false;
+    vcap_lock_take(&lock);
+    c = find(handle);
+    if (c != NULL && !c->sized) {
+        c->sized = true;
+        c->share = share;
+    }
+    vcap_lock_drop(&lock);
+    return true;
+}
+
+void vcap_context_size(CUcontext context, CUdevice ordinal)
+{
+    const struct vcap_device *device = vcap_device(ordinal);
+
+    if (device != NULL && vcap_overhead_is_measured(device))
+        size(context, ordinal);
+}
+
 bool vcap_primary_is_known(CUdevice ordinal)
 {
     const struct context *c, *next;
@@ -169,6 +225,9 @@ void vcap_context_meet(CUcontext context, CUdevice ordinal)
             cost = 0;
         vcap_context_enter(context, ordinal, VCAP_CONTEXT_PRIMARY, cost);
     }
+    /* one that could not be measured (not current here, a call under way) is met again */
+    if (device != NULL && vcap_overhead_is_measured(device) && !size(context, ordinal))
+        return;
     vcap_context_last.context = context;
     vcap_context_last.removals = seen;
 }
@@ -212,7 +271,8 @@ static void freed(const struct vcap_live *record, void *arg)
 static void remove_entry(const struct going *going, uint64_t before)
 {
     struct context *c, *next, *out = NULL;
-    uint64_t overhead = 0;
+    uint64_t overhead = 0, share = 0;
+    unsigned left;
 
     vcap_lock_take(&lock);
     HASH_ITER(hh, table, c, next) {
@@ -223,10 +283,14 @@ static void remove_entry(const struct going *going, uint64_t before)
         if (!it || c->birth >= before)
             continue;
         overhead += take_out(c);
+        share += c->share;
         c->hh.next = out;
         out = c;
     }
+    left = count(going->ordinal);
     vcap_lock_drop(&lock);
+    if (out != NULL)
+        vcap_overhead_contexts_went(going->ordinal, left, share);
     for (; out != NULL; out = next) {
         next = out->hh.next;
         free(out);
@@ -258,6 +322,8 @@ void vcap_primary_gone(CUdevice ordinal, uint64_t before, bool keeps_context)
     vcap_limits_gone(NULL, ordinal, before);
     if (!keeps_context)
         remove_entry(&going, before);
+    else
+        vcap_overhead_look(ordinal, 0);
 }
 
 void vcap_context_charge_again(void)

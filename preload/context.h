@@ -19,6 +19,9 @@ enum vcap_context_kind {
     VCAP_CONTEXT_PRIMARY /* any other: the primary one, or made by ways that pass the hooks by */
 };
 
+/* A context that the driver has just made current: where overhead is measured, its share is measured now. */
+void vcap_context_size(CUcontext context, CUdevice ordinal);
+
 /* What one context costs: VRAMCAP_CONTEXT_MIB in bytes; 0 when it is `auto` (unknown). */
 uint64_t vcap_context_cost(void);
 
@@ -32,6 +35,9 @@ void vcap_context_enter(CUcontext context, CUdevice ordinal, enum vcap_context_k
 /* Does what is allocated in this context go with its device's primary one?  True also for a context that
  * is not known. */
 bool vcap_context_is_primary(CUcontext context);
+
+/* How many contexts of a device are known, green ones left out. */
+unsigned vcap_context_count(CUdevice ordinal);
 
 /* Is there an entry for a device's primary context? */
 bool vcap_primary_is_known(CUdevice ordinal);

@@ -183,6 +183,71 @@ int vcap_device_uuid(CUdevice ordinal, uint8_t uuid[16], bool *mig)
     return 0;
 }
 
+uint32_t vcap_devices_visible(uint8_t (*uuids)[16], bool *mig)
+{
+    int count = 0;
+
+    if (vcap_own.cuDeviceGetCount == NULL || vcap_own.cuDeviceGetCount(&count) != CUDA_SUCCESS ||
+        count < 0 || count > VCAP_DEVICES_MAX)
+        return 0;
+    for (CUdevice i = 0; i < count; i++)
+        if (vcap_device_uuid(i, uuids[i], &mig[i]) != 0)
+            return 0;
+    return (uint32_t)count;
+}
+
+/* Does a source of this process have a ceiling for any GPU that it sees?  True also where what it sees
+ * cannot be known. */
+static bool any_visible_ceiling(void)
+{
+    uint8_t uuids[VCAP_DEVICES_MAX][16];
+    bool mig[VCAP_DEVICES_MAX];
+    uint32_t count = vcap_devices_visible(uuids, mig);
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct vcap_device seen = {.mig = mig[i]};
+
+        memcpy(seen.uuid, uuids[i], sizeof(seen.uuid));
+        vcap_uuid_format(seen.name, seen.uuid, seen.mig);
+        seen.dmem_bytes = kernel_limit((CUdevice)i, seen.name);
+        if (own_ceiling(&seen, i).bytes != VCAP_NO_LIMIT)
+            return true;
+    }
+    return count == 0;
+}
+
+/*
+ * All entries are for GPUs that this process does not see, and nothing at all would be enforced: no ceiling
+ * from any source, which is an error for VRAMCAP_ON_ERROR.  vcap_process_mutex is held; before the device is
+ * published, so that no thread is granted anything on it.
+ */
+static void end_without(struct vcap_device *d)
+{
+    enum vcap_mode mode =
+        vcap_failed("VRAMCAP_ENABLE is set but no entry of VRAMCAP_MEMORY_MIB (or "
+                    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) names a GPU that this process sees: name "
+                    "one by its UUID, or by its place in CUDA_VISIBLE_DEVICES",
+                    -EINVAL);
+
+    __atomic_store_n(&vcap_mode_word, (uint32_t)mode, __ATOMIC_RELAXED);
+    if (mode == VCAP_MODE_DENY)
+        d->limit_bytes = 0; /* for whoever has looked at the mode already */
+}
+
+/* A GPU without a ceiling where another one has its, or in a ledger of the host's, is somebody's decision. */
+static void say_without(const struct vcap_device *d, CUdevice ordinal, bool ended)
+{
+    struct vcap_event event = {
+        .kind = VCAP_LF_EVENT_CONFIG, .gpu = d->gpu, .name = "no ceiling for a visible GPU"};
+
+    vcap_ledger_event(vcap_ledger_now(), &event);
+    if (!ended)
+        vcap_log(VCAP_LOG_WARN,
+                 "GPU %d (%s): no source has a ceiling for it; what is allocated on it is counted "
+                 "and not limited",
+                 (int)ordinal, d->name);
+}
+
 static int identify_device(struct vcap_device *d, CUdevice ordinal)
 {
     size_t total = 0;
@@ -214,11 +279,13 @@ struct vcap_device *vcap_device_make_ready(CUdevice ordinal)
     /* two threads may both ask the driver, which is harmless; no lock is held over it */
     {
         struct vcap_device found;
-        bool placed = false;
+        bool placed = false, without, only_others, ended = false;
 
         memset(&found, 0, sizeof(found));
         if (identify_device(&found, ordinal) != 0)
             return NULL;
+        without = own_ceiling(&found, (uint32_t)ordinal).bytes == VCAP_NO_LIMIT;
+        only_others = without && !any_visible_ceiling();
         pthread_mutex_lock(&vcap_process_mutex);
         rc = 0;
         if (d->state == 0) {
@@ -230,6 +297,11 @@ struct vcap_device *vcap_device_make_ready(CUdevice ordinal)
             if (rc == 0) {
                 note_device(d);
                 placed = true;
+                without = without && vcap_device_ceiling(d) == VCAP_NO_LIMIT;
+                ended =
+                    without && only_others && (vcap_ledger_now()->flags & VCAP_LF_HOST_MADE) == 0;
+                if (ended)
+                    end_without(d);
                 __atomic_store_n(&d->state, 1, __ATOMIC_RELEASE);
             }
         }
@@ -237,6 +309,10 @@ struct vcap_device *vcap_device_make_ready(CUdevice ordinal)
         if (placed) {
             vcap_mps_examine(d, ordinal);
             vcap_compute_record(d, ordinal);
+            if (without)
+                say_without(d, ordinal, ended);
+            if (ended)
+                return NULL;
         }
     }
     if (rc != 0) {

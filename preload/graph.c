@@ -11,6 +11,7 @@
 #include "preload/account.h"
 #include "preload/charge.h"
 #include "preload/location.h"
+#include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 
@@ -295,6 +296,16 @@ bool vcap_graphs_hold(CUdevice ordinal)
            __atomic_load_n(&pools[ordinal].account.bytes, __ATOMIC_RELAXED) != 0;
 }
 
+bool vcap_graphs_busy(CUdevice ordinal)
+{
+    bool busy;
+
+    vcap_lock_take(&lock);
+    busy = pools[ordinal].in_flight != 0;
+    vcap_lock_drop(&lock);
+    return busy;
+}
+
 void vcap_graphs_trim(CUdevice ordinal, unsigned row)
 {
     if (vcap_graphs_hold(ordinal))
@@ -319,6 +330,7 @@ CUresult vcap_graph_run_begin(unsigned row, const struct vcap_graph_needs *needs
             continue;
         vcap_pools_trim(at, row);
         trim(at, row);
+        vcap_overhead_look(at, 0);
         if (!fits(at, bytes))
             return vcap_refuse(vcap_device(at), at, row, bytes);
     }

@@ -48,6 +48,9 @@ void vcap_graph_change_end(CUdevice ordinal, unsigned row, bool trimmed);
 /* Does the graph pool of a device hold something?  A hint. */
 bool vcap_graphs_hold(CUdevice ordinal);
 
+/* Is a call under way that may move what the pool for graphs of a device holds? */
+bool vcap_graphs_busy(CUdevice ordinal);
+
 /* On the way to a refusal: gives back what it holds idle. */
 void vcap_graphs_trim(CUdevice ordinal, unsigned row);
 

@@ -44,6 +44,7 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
         return result;
     if (result == CUDA_SUCCESS && context != NULL) {
         vcap_context_enter(context, ordinal, kind, cost);
+        vcap_context_size(context, ordinal);
         return result;
     }
     if (cost != 0)

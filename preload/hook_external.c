@@ -25,6 +25,7 @@ CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *extMem_out,
     result = vcap_charge_begin(&c, VCAP_ROW_cuImportExternalMemory, bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    c.unsure = true;
     result =
         VCAP_CALL(cuImportExternalMemory, extMem_out != NULL ? &external : NULL, memHandleDesc);
     result =

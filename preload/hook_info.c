@@ -8,6 +8,7 @@
 
 #include "enforcer/ledger_reap.h"
 #include "preload/fault.h"
+#include "preload/overhead.h"
 #include "preload/preload.h"
 #include "preload/renew.h"
 
@@ -46,14 +47,18 @@ static bool view(uint64_t *ceiling, uint64_t *room)
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     size_t driver_free = 0, driver_total = 0;
+    struct vcap_overhead_reading reading;
     uint64_t ceiling, room;
     CUresult result;
 
     VCAP_ENTER(cuMemGetInfo_v2, (free, total));
+    vcap_overhead_asked_begin(&reading);
     result = VCAP_CALL(cuMemGetInfo_v2, free != NULL ? &driver_free : NULL,
                        total != NULL ? &driver_total : NULL);
     if (result != CUDA_SUCCESS)
         return result;
+    if (free != NULL && total != NULL)
+        vcap_overhead_ask_end(&reading, driver_free, driver_total);
     if (vcap_mode_now() == VCAP_MODE_DENY) {
         driver_free = 0;
     } else if (view(&ceiling, &room)) {

@@ -88,6 +88,7 @@ static CUresult opened(unsigned row, CUdeviceptr pointer, const CUipcMemHandle *
     result = vcap_charge_begin(&c, row, bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    c.unsure = true;
     pthread_mutex_lock(&lock);
     vcap_live_with(key_of(pointer), one_more, &again);
     /* another thread has opened it meanwhile: what is reserved goes back */

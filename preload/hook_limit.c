@@ -280,8 +280,7 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
     if (settle(l, limit, false))
         return result;
     /* the driver rounded up to more than there is room for */
-    vcap_pools_trim(l->ordinal, VCAP_ROW_cuCtxSetLimit);
-    vcap_graphs_trim(l->ordinal, VCAP_ROW_cuCtxSetLimit);
+    vcap_last_resort(l->ordinal, VCAP_ROW_cuCtxSetLimit, 0);
     if (!settle(l, limit, false)) {
         ask(l, limit, present);
         settle(l, limit, true);

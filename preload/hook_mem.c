@@ -116,6 +116,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned 
     result = vcap_charge_begin(&c, VCAP_ROW_cuMemAllocManaged, bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    c.unsure = true;
     result = VCAP_CALL(cuMemAllocManaged, dptr != NULL ? &pointer : NULL, bytesize, flags);
     result = vcap_charge_end(&c, result, pointer, bytes, free_v2);
     if (result == CUDA_SUCCESS && dptr != NULL)

@@ -11,6 +11,7 @@
 #include "preload/context.h"
 #include "preload/fault.h"
 #include "preload/location.h"
+#include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 #include "preload/renew.h"
@@ -245,7 +246,7 @@ static enum vcap_pool_kind kind_of(const CUmemLocation *place, CUmemAllocationTy
 {
     if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
         return vcap_process.config.managed == VCAP_MANAGED_IGNORE ? VCAP_POOL_FREE
-                                                                  : VCAP_POOL_CHARGED;
+                                                                  : VCAP_POOL_MANAGED;
     return vcap_location_is_device(place) ? VCAP_POOL_CHARGED : VCAP_POOL_FREE;
 }
 
@@ -447,6 +448,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
                 return CUDA_ERROR_NOT_SUPPORTED;                                                   \
             result = real.function arguments;                                                      \
             vcap_after_wait();                                                                     \
+            vcap_overhead_look_sometimes();                                                        \
             return vcap_fault_seen(result, VCAP_ROW_##function);                                   \
         }                                                                                          \
         VCAP_ENTER(function, arguments);                                                           \
@@ -454,6 +456,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
         vcap_after_wait();                                                                         \
         if (vcap_fault_seen(result, VCAP_ROW_##function) == CUDA_SUCCESS)                          \
             vcap_pools_settle(VCAP_ROW_##function);                                                \
+        vcap_overhead_look_sometimes();                                                            \
         return result;                                                                             \
     } while (0)
 

@@ -191,6 +191,8 @@ struct sizing {
 
 static CUresult sizing_begin(struct sizing *s, const struct vcap_physical *physical, uint64_t size)
 {
+    CUresult result;
+
     memset(s, 0, sizeof(*s));
     s->shown_on = physical->ordinal;
     s->shown = vcap_export_by_others(&s->shown_on, size, physical->hash);
@@ -200,8 +202,10 @@ static CUresult sizing_begin(struct sizing *s, const struct vcap_physical *physi
     if (s->origin != NULL)
         return CUDA_SUCCESS;
     s->charged = true;
-    return vcap_charge_begin_on(&s->c, VCAP_ROW_cuMemMap, physical->ordinal,
-                                vcap_rule_physical(size));
+    result =
+        vcap_charge_begin_on(&s->c, VCAP_ROW_cuMemMap, physical->ordinal, vcap_rule_physical(size));
+    s->c.unsure = true;
+    return result;
 }
 
 static CUresult nothing_to_give_back(uint64_t handle)

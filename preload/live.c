@@ -37,7 +37,7 @@ struct entry {
     uint32_t opens; /* FREE: the next free one, + 1 */
     uint8_t device;
     uint8_t state;
-    bool exported, pooled;
+    bool exported : 1, pooled : 1, unsure : 1;
 };
 _Static_assert(sizeof(struct entry) == 64,
                "a live allocation costs at most 80 bytes with its index");
@@ -219,6 +219,7 @@ static void pack(struct entry *e, const struct vcap_live *record)
     e->opens = record->opens;
     e->device = (uint8_t)record->device;
     e->exported = record->exported;
+    e->unsure = record->unsure;
     e->pooled = record->pool != NULL;
 }
 
@@ -233,6 +234,7 @@ static void unpack(struct vcap_live *record, const struct entry *e)
     record->device = e->device;
     record->opens = e->opens;
     record->exported = e->exported;
+    record->unsure = e->unsure;
     record->pool = e->pooled ? e->owner : NULL;
     record->pool_bytes = e->pool_bytes;
 }

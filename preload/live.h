@@ -34,6 +34,7 @@ struct vcap_live {
     uint64_t imported; /* bytes that another process is charged for */
     uint32_t device;   /* ordinal in this process */
     uint32_t opens;    /* VCAP_LIVE_OPENED: opens less closes */
+    bool unsure;       /* overhead.h: charged, and MPS may not count it */
     bool exported;     /* share.h has exports under this key */
     /* memory of a pool: bytes is 0, for the pool is charged (pool.h), unless that is another process's and
      * nobody here is charged for it; else NULL */

@@ -1,6 +1,7 @@
 /*
  * The ways in which MPS's pinned-memory limit is less than it says (docs/guarantees.md has them with
- * their sources): each a name in an event of kind MPS.  Nothing here changes what is granted.
+ * their sources): each a name in an event of kind MPS.  And whether the limit is known well enough to
+ * measure overhead by it, which is then counted against the ceiling; nothing else changes what is granted.
  */
 #include "preload/mps.h"
 
@@ -9,6 +10,7 @@
 #include "enforcer/ceiling.h"
 #include "enforcer/log.h"
 #include "preload/device.h"
+#include "preload/overhead.h"
 
 enum finding { NO_CLIENT, INVISIBLE, RAISED, FINDINGS };
 
@@ -58,21 +60,18 @@ enum vcap_lf_mps vcap_mps_ask(CUdevice ordinal)
     return shared != 0 ? VCAP_LF_MPS_CLIENT : VCAP_LF_MPS_NO;
 }
 
-/* The UUIDs of all that this process sees; the number of them, 0 if that cannot be known. */
-static uint32_t visible(uint8_t (*uuids)[16], bool *mig)
+/* Is MPS's limit for this process known, so that what is free tells what the driver has taken? */
+static bool limit_is_known(const struct vcap_device *device, CUdevice ordinal, uint64_t own,
+                           bool all_visible)
 {
-    int count = 0;
+    const struct vcap_config *config = &vcap_process.config;
 
-    if (vcap_own.cuDeviceGetCount == NULL || vcap_own.cuDeviceGetCount(&count) != CUDA_SUCCESS ||
-        count < 0 || count > VCAP_DEVICES_MAX)
-        return 0;
-    for (CUdevice i = 0; i < count; i++)
-        if (vcap_device_uuid(i, uuids[i], &mig[i]) != 0)
-            return 0;
-    return (uint32_t)count;
+    return config->context_bytes == VCAP_CONTEXT_AUTO && device->mps == VCAP_LF_MPS_CLIENT &&
+           all_visible && own != VCAP_NO_LIMIT && own <= device->dmem_bytes &&
+           vcap_ceiling_mps_agrees(&config->mps, (uint32_t)ordinal, device->uuid, device->mig);
 }
 
-void vcap_mps_examine(const struct vcap_device *device, CUdevice ordinal)
+void vcap_mps_examine(struct vcap_device *device, CUdevice ordinal)
 {
     const struct vcap_config *config = &vcap_process.config;
     uint64_t container =
@@ -80,6 +79,7 @@ void vcap_mps_examine(const struct vcap_device *device, CUdevice ordinal)
     uint8_t uuids[VCAP_DEVICES_MAX][16];
     bool mig[VCAP_DEVICES_MAX];
     uint64_t own = VCAP_NO_LIMIT;
+    bool all_visible = false;
     uint32_t count;
 
     if (config->mps_set) {
@@ -89,11 +89,15 @@ void vcap_mps_examine(const struct vcap_device *device, CUdevice ordinal)
             say(NO_CLIENT, device, ordinal, own);
         if (config->mps.count != 0 &&
             (__atomic_load_n(&said, __ATOMIC_RELAXED) & 1u << INVISIBLE) == 0) {
-            count = visible(uuids, mig);
-            if (count != 0 && vcap_ceiling_mps_names_invisible(
-                                  &config->mps, count, (const uint8_t(*)[16])uuids, mig, NULL))
+            count = vcap_devices_visible(uuids, mig);
+            all_visible = count != 0 &&
+                          !vcap_ceiling_mps_names_invisible(&config->mps, count,
+                                                            (const uint8_t(*)[16])uuids, mig, NULL);
+            if (count != 0 && !all_visible)
                 say(INVISIBLE, device, ordinal, own);
         }
+        if (limit_is_known(device, ordinal, own, all_visible))
+            vcap_overhead_measure_from(device, own);
     }
     if (vcap_lf_ceiling_source(container) == VCAP_LF_SOURCE_MPS &&
         own > vcap_ceiling_bytes(container))

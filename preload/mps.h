@@ -13,9 +13,10 @@
 enum vcap_lf_mps vcap_mps_ask(CUdevice ordinal);
 
 /*
- * Looks at MPS's limit as this process was given it, and says what is wrong with it.  The device is placed;
+ * Looks at MPS's limit as this process was given it, and says what is wrong with it.  Where nothing is, the
+ * device's overhead is measured by it (overhead.h).  The device is placed;
  * the driver is called; no lock of ours may be held.
  */
-void vcap_mps_examine(const struct vcap_device *device, CUdevice ordinal);
+void vcap_mps_examine(struct vcap_device *device, CUdevice ordinal);
 
 #endif

@@ -45,7 +45,8 @@ static struct vcap_pool *make(CUmemoryPool handle, enum vcap_pool_kind kind, CUd
     if (pool == NULL)
         return NULL;
     pool->handle = handle;
-    pool->kind = kind;
+    pool->managed = kind == VCAP_POOL_MANAGED;
+    pool->kind = pool->managed ? VCAP_POOL_CHARGED : kind;
     pool->account.ordinal = ordinal;
     pool->capped = capped;
     pool->refs = 1;
@@ -271,8 +272,7 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
             return CUDA_SUCCESS;
         }
         if (tries == 0) {
-            vcap_pools_trim(call->pool->account.ordinal, call->row);
-            vcap_graphs_trim(call->pool->account.ordinal, call->row);
+            vcap_last_resort(call->pool->account.ordinal, call->row, 0);
         }
     }
     return vcap_refuse(device, call->pool->account.ordinal, call->row, call->bytes);
@@ -350,8 +350,7 @@ CUresult vcap_pool_alloc_end(struct vcap_pool_call *call, CUresult result, CUdev
             return result;
         }
         if (tries == 0) { /* it grew by more than was asked for: idle memory may make up for it */
-            vcap_pools_trim(ordinal, call->row);
-            vcap_graphs_trim(ordinal, call->row);
+            vcap_last_resort(ordinal, call->row, 0);
         }
     }
     if (vcap_live_take(pointer, &record))
@@ -419,12 +418,14 @@ void vcap_pool_destroy_end(struct vcap_pool *pool, bool destroyed)
 
 /* ---- all of them ---- */
 
-/* Calls visit for each pool that is charged, without the table's lock. */
-static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigned row),
+/* Calls visit for each pool that is charged, without the table's lock.  True: one of them said so, or there
+ * was no memory to look at them. */
+static bool each(bool (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigned row),
                  CUdevice ordinal, unsigned row)
 {
     struct vcap_pool **list, *pool, *next;
     size_t count = 0;
+    bool any;
 
     vcap_lock_take(&table_lock);
     list = calloc(HASH_COUNT(table) + 1u, sizeof(struct vcap_pool *));
@@ -435,18 +436,20 @@ static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigne
         }
     }
     vcap_lock_drop(&table_lock);
+    any = list == NULL;
     for (size_t i = 0; i < count; i++) {
-        visit(list[i], ordinal, row);
+        any = visit(list[i], ordinal, row) || any;
         vcap_pool_put(list[i]);
     }
     free(list);
+    return any;
 }
 
 /*
  * One synchronise gives back what its own stream freed; what other streams freed goes with theirs.  So
  * while a pool holds idle memory above its threshold the next synchronise looks again.
  */
-static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
+static bool settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
     uint64_t reserved = 0, used = 0, threshold = 0;
     bool read;
@@ -454,7 +457,7 @@ static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
     (void)ordinal;
     vcap_pool_settle(pool, row);
     if (!vcap_pool_query_begin(pool))
-        return;
+        return false;
     read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
            vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
            vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
@@ -464,6 +467,7 @@ static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
     vcap_lock_drop(&pool->lock);
     if (!read || (reserved > threshold && reserved > used))
         vcap_pools_touched();
+    return false;
 }
 
 void vcap_pools_settle(unsigned row)
@@ -472,12 +476,12 @@ void vcap_pools_settle(unsigned row)
     each(settle_one, -1, row);
 }
 
-static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
+static bool trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
     struct vcap_relaxed r;
 
     if (pool->account.ordinal != ordinal)
-        return;
+        return false;
     if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool)) {
         vcap_pool_call_begin(pool);
         r = vcap_relaxed_begin();
@@ -488,12 +492,30 @@ static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
         vcap_pools_touched();
     }
     vcap_pool_settle(pool, row);
+    return false;
+}
+
+static bool is_busy(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
+{
+    bool busy;
+
+    (void)row;
+    vcap_lock_take(&pool->lock);
+    busy = pool->account.ordinal == ordinal && (pool->in_flight != 0 || pool->undecided != 0 ||
+                                                (pool->managed && pool->account.bytes != 0));
+    vcap_lock_drop(&pool->lock);
+    return busy;
 }
 
 bool vcap_pools_exist(void)
 {
     /* a hint: a pool that another thread enters at this moment holds nothing yet */
     return __atomic_load_n(&table, __ATOMIC_RELAXED) != NULL;
+}
+
+bool vcap_pools_busy(CUdevice ordinal)
+{
+    return vcap_pools_exist() && each(is_busy, ordinal, 0);
 }
 
 void vcap_pools_trim(CUdevice ordinal, unsigned row)

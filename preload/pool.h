@@ -15,6 +15,7 @@
 
 enum vcap_pool_kind {
     VCAP_POOL_CHARGED,
+    VCAP_POOL_MANAGED, /* charged too, though MPS may not count it; vcap_pool_kind says CHARGED */
     VCAP_POOL_FREE,    /* host memory, or managed memory that is ignored */
     VCAP_POOL_IMPORTED /* another process's memory */
 };
@@ -105,6 +106,10 @@ void vcap_pools_settle(unsigned row);
 
 /* Has this process met a pool? */
 bool vcap_pools_exist(void);
+
+/* Is a call under way that may move what a pool of this device holds, or is managed memory in one?  Then
+ * charges do not tell what the driver has taken. */
+bool vcap_pools_busy(CUdevice ordinal);
 
 /* On the way to a refusal: gives back what this process's pools on a device hold idle. */
 void vcap_pools_trim(CUdevice ordinal, unsigned row);

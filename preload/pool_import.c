@@ -52,6 +52,7 @@ CUresult vcap_pool_imported(struct vcap_pool *pool, unsigned row, CUdeviceptr po
     result = vcap_charge_begin_on(&c, row, ordinal, vcap_rule_linear(bytes));
     if (result != CUDA_SUCCESS || !c.active)
         return result;
+    c.unsure = true;
     c.pool = pool;
     c.pool_bytes = bytes;
     vcap_pool_live_add(pool, bytes);

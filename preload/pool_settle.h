@@ -15,7 +15,7 @@
 struct vcap_pool {
     CUmemoryPool handle;
     enum vcap_pool_kind kind;
-    bool capped;
+    bool capped, managed;
     uint32_t refs;         /* atomic */
     struct vcap_lock lock; /* of what follows, up to live_bytes */
     struct vcap_account account;

@@ -25,6 +25,7 @@
 #include "preload/graph.h"
 #include "preload/host.h"
 #include "preload/limits.h"
+#include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/share.h"
 #include "preload/unknown.h"
@@ -250,6 +251,7 @@ static enum vcap_mode set_up(void)
         vcap_primaries_forget();
         vcap_limits_forget();
         vcap_accounts_forget();
+        vcap_overhead_forget();
         vcap_pools_forget();
         vcap_graphs_forget();
         vcap_physical_forget();

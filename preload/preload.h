@@ -34,6 +34,9 @@ struct vcap_device {
     uint64_t card_bytes;
     enum vcap_lf_mps mps; /* is this process a client of MPS on it? */
     uint64_t dmem_bytes;  /* what the kernel allows this cgroup on it; VCAP_NO_LIMIT = no limit */
+    uint64_t mps_bytes; /* MPS's limit by which overhead is measured (overhead.h); 0 = it is not */
+    uint32_t in_flight; /* calls under way that take memory, counted while it is measured; atomic */
+    uint64_t unsure_bytes; /* charged, and perhaps not counted by MPS; atomic */
     uint64_t
         said_bytes; /* container's ceiling + 1 when VRAMCAP_MEMORY_MIB above it was last said */
 };

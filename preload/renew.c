@@ -22,6 +22,7 @@
 #include "preload/device.h"
 #include "preload/host.h"
 #include "preload/live.h"
+#include "preload/overhead.h"
 #include "preload/share.h"
 
 #define LOOK_NS UINT64_C(10000000)
@@ -57,6 +58,7 @@ static void book_again(void)
     vcap_live_each(charge_again, NULL);
     vcap_context_charge_again();
     vcap_accounts_charge_again();
+    vcap_overhead_charge_again();
     vcap_exports_again();
 }
 

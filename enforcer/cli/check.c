@@ -116,13 +116,14 @@ static void gather(struct vcap_check *check)
     }
     vcap_check_find_ledger(check); /* after the driver: what the child did there is in it */
     vcap_check_ledger_lines(check);
+    vcap_check_nvml(check);
     if (check->self_test)
         vcap_check_self_test(check);
     vcap_check_mps(check);
     vcap_check_others(check);
     vcap_check_say(check, "calls", NULL, VCAP_CHECK_NOTE,
                    "a profiler sees driver calls of vramcap's own: queries of context, device, "
-                   "capture state, pools and graphs");
+                   "capture state, free memory, pools and graphs");
     vcap_check_say(
         check, "boundary", NULL, VCAP_CHECK_NOTE,
         "shown above is an allocation limit; faults, latency and access between neighbours "

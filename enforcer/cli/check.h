@@ -6,6 +6,7 @@
 #define VRAMCAP_ENFORCER_CLI_CHECK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -58,8 +59,10 @@ struct vcap_check {
     bool have_ledger;
     char ledger[VCAP_CONFIG_PATH_MAX];
     struct vcap_snapshot snapshot; /* valid with have_ledger */
-    bool have_driver;              /* the child answered in time */
-    pid_t driver_pid;              /* the child's number */
+    bool asked_alone;              /* vcap_check_sm_total has asked */
+    struct vcap_check_driver alone;
+    bool have_driver; /* the child answered in time */
+    pid_t driver_pid; /* the child's number */
     struct vcap_check_driver driver;
     uint32_t count; /* lines that were said; those above VCAP_CHECK_LINES are lost and counted */
     struct vcap_check_line line[VCAP_CHECK_LINES];
@@ -79,14 +82,31 @@ bool vcap_check_variable(const struct vcap_check *check, const char *name, char 
 void vcap_check_library(struct vcap_check *check);
 void vcap_check_others(struct vcap_check *check);
 
-/* check_driver.c: asks the driver in a child of its own, which has ten seconds; then says what was found. */
+#define VCAP_CHECK_LIMIT_MS 10000
+
+/*
+ * check_child.c: calls ask(wish, answer) in a child, which has VCAP_CHECK_LIMIT_MS, and brings its answer
+ * (size bytes without pointers, zeroed before) back.  False: it did not answer.  *child (may be NULL): its
+ * number.
+ */
+bool vcap_check_child(void (*ask)(const void *wish, void *answer), const void *wish, void *answer,
+                      size_t size, pid_t *child);
+
+/* check_driver.c: asks the driver in a child of its own; then says what was found. */
 void vcap_check_ask_driver(struct vcap_check *check);
 void vcap_check_driver_lines(struct vcap_check *check);
 void vcap_check_self_test(struct vcap_check *check);
 
+/* check_driver.c: all multiprocessors of a GPU, as a process sees them that is no client of MPS; 0: unknown.
+ * Asks the driver once more, with the variables of MPS that take some away changed for the child. */
+unsigned vcap_check_sm_total(struct vcap_check *check, const char *uuid);
+
 /* check_ledger.c: the ledger, ceilings with all their sources, the compute ceiling. */
 void vcap_check_find_ledger(struct vcap_check *check);
 void vcap_check_ledger_lines(struct vcap_check *check);
+
+/* check_nvml.c: hard limits that the driver keeps for this cgroup, by NVML. */
+void vcap_check_nvml(struct vcap_check *check);
 
 /* check_mps.c: MPS's settings as this process has them. */
 void vcap_check_mps(struct vcap_check *check);

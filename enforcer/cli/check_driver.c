@@ -1,28 +1,20 @@
 /*
- * Asking the driver.  It is somebody else's code: it may hang, crash or end the process, so a child loads
- * it, answers in plain data and is killed after a time limit.  The child goes through the preloaded
+ * Asking the driver.  It is somebody else's code: a child loads it (check_child.c).  The child goes through the preloaded
  * library like any program: it takes a slot for the moment, and what it is told is what programs are
  * told.  Nothing is allocated without --self-test.
  */
 #include "enforcer/cli/check.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <link.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "enforcer/ceiling.h"
 #include "enforcer/cli/driver_abi.h"
 #include "enforcer/cli/units.h"
 
-#define LIMIT_MS 10000
 #define BLOCK_BYTES (UINT64_C(64) << 20) /* above what is free, for the self-test */
 #define SMALL_BYTES (UINT64_C(2) << 20)
 
@@ -110,7 +102,7 @@ static void test(const struct driver *driver, struct vcap_check_driver *out)
     (void)driver->destroy(context);
 }
 
-static void ask(bool self_test, struct vcap_check_driver *out)
+static void ask_driver(bool self_test, struct vcap_check_driver *out)
 {
     struct driver driver = {0};
     struct link_map *map = NULL;
@@ -139,78 +131,29 @@ static void ask(bool self_test, struct vcap_check_driver *out)
         test(&driver, out);
 }
 
-static _Noreturn void child(int fd, bool self_test)
+/* As no client of MPS: what a limit takes away is there again.  No context is made. */
+static void ask_alone(const void *wish, void *answer)
 {
-    static struct vcap_check_driver answer;
-    const char *at = (const char *)&answer;
-    size_t left = sizeof answer;
+    (void)wish;
+    (void)setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent", 1);
+    (void)unsetenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    (void)setenv("VRAMCAP_ENABLE", "0", 1);
+    ask_driver(false, answer);
+}
 
-    ask(self_test, &answer);
-    while (left > 0) {
-        ssize_t n = write(fd, at, left);
-        if (n <= 0)
-            break;
-        at += n;
-        left -= (size_t)n;
-    }
-    _exit(0);
+static void ask(const void *wish, void *answer)
+{
+    ask_driver(*(const bool *)wish, answer);
 }
 
 /* ---- in the parent ---- */
 
-static int64_t now_ms(void)
-{
-    struct timespec t = {0};
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static bool read_answer(int fd, struct vcap_check_driver *out)
-{
-    char *at = (char *)out;
-    size_t left = sizeof *out;
-    int64_t until = now_ms() + LIMIT_MS;
-
-    while (left > 0) {
-        struct pollfd ready = {.fd = fd, .events = POLLIN};
-        int64_t wait = until - now_ms();
-        if (wait <= 0 || (poll(&ready, 1, (int)wait) < 0 && errno != EINTR))
-            return false;
-        if (ready.revents == 0)
-            continue;
-        ssize_t n = read(fd, at, left);
-        if (n <= 0)
-            return false;
-        at += n;
-        left -= (size_t)n;
-    }
-    return true;
-}
-
 void vcap_check_ask_driver(struct vcap_check *check)
 {
-    int ends[2];
-    pid_t pid;
-
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return;
-    (void)fflush(NULL);
-    pid = fork();
-    if (pid == 0) {
-        (void)close(ends[0]);
-        child(ends[1], check->self_test);
-    }
-    (void)close(ends[1]);
-    check->driver_pid = pid;
-    if (pid > 0) {
-        check->have_driver = read_answer(ends[0], &check->driver);
-        if (!check->have_driver)
-            (void)kill(pid,
-                       SIGKILL); /* our own child, which loaded the driver and does not answer */
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-    }
-    (void)close(ends[0]);
+    check->have_driver = vcap_check_child(ask, &check->self_test, &check->driver,
+                                          sizeof check->driver, &check->driver_pid);
+    if (!check->have_driver)
+        memset(&check->driver, 0, sizeof check->driver);
     if (check->driver.device_count > VCAP_CHECK_DEVICES)
         check->driver.device_count = VCAP_CHECK_DEVICES;
 }
@@ -222,7 +165,7 @@ void vcap_check_driver_lines(struct vcap_check *check)
     if (!check->have_driver) {
         vcap_check_say(check, "driver", NULL, VCAP_CHECK_FINDING,
                        "the driver did not answer within %d s, or ended the process that asked",
-                       LIMIT_MS / 1000);
+                       VCAP_CHECK_LIMIT_MS / 1000);
         return;
     }
     if (!d->loaded) {
@@ -293,4 +236,22 @@ void vcap_check_self_test(struct vcap_check *check)
             "%s MiB gave %d where %s MiB are free, and no refusal was counted in a ledger: "
             "not refused by vramcap",
             over, d->over_result, free_mib);
+}
+
+unsigned vcap_check_sm_total(struct vcap_check *check, const char *uuid)
+{
+    if (!check->self)
+        return 0;
+    if (!check->asked_alone &&
+        !vcap_check_child(ask_alone, NULL, &check->alone, sizeof check->alone, NULL))
+        memset(&check->alone, 0, sizeof check->alone);
+    check->asked_alone = true;
+    for (int32_t i = 0; i < check->alone.device_count && i < VCAP_CHECK_DEVICES; i++) {
+        const struct vcap_check_device *d = &check->alone.device[i];
+        char text[VCAP_UUID_TEXT_SIZE];
+        vcap_uuid_format(text, d->uuid, d->mig != 0);
+        if (!strcmp(text, uuid) && d->mps == 0)
+            return (unsigned)d->sm_count;
+    }
+    return 0;
 }

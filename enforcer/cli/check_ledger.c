@@ -157,16 +157,31 @@ static void say_row(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
                        g->over ? ", which is over: nothing more is granted" : "", sources);
 }
 
+/* In force by the ledger: what the processes were told, held against all that there is. */
+static void say_compute_in_force(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
+{
+    unsigned total = g->sm_total ? g->sm_total : vcap_check_sm_total(check, g->uuid);
+
+    if (total == 0)
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_UNKNOWN,
+                       "ceiling of %u %%: the driver reports %u multiprocessors of a total that is "
+                       "not known; whether it is in force cannot be told",
+                       g->compute_percent, g->sm_granted);
+    else if (g->sm_granted > (uint64_t)total * g->compute_percent / 100 + 1) /* rounded by MPS */
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_FINDING,
+                       "ceiling of %u %% is not in force: the driver reports %u multiprocessors of "
+                       "%u; set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE outside the process",
+                       g->compute_percent, g->sm_granted, total);
+    else
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_OK,
+                       "ceiling of %u %% in force: the driver reports %u multiprocessors of %u",
+                       g->compute_percent, g->sm_granted, total);
+}
+
 static void say_compute(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
 {
-    char total[32] = "a total that is not known";
-
-    if (g->sm_total)
-        (void)snprintf(total, sizeof total, "%u", g->sm_total);
     if (g->compute_state == VCAP_LF_COMPUTE_FORCE)
-        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_OK,
-                       "ceiling of %u %% in force: the driver reports %u multiprocessors of %s",
-                       g->compute_percent, g->sm_granted, total);
+        say_compute_in_force(check, g);
     else if (g->compute_state == VCAP_LF_COMPUTE_NO_MPS)
         vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_FINDING,
                        "ceiling of %u %% is not in force: the process is no client of MPS",
@@ -174,9 +189,9 @@ static void say_compute(struct vcap_check *check, const struct vcap_snapshot_gpu
     else if (g->compute_state == VCAP_LF_COMPUTE_IGNORED)
         vcap_check_say(
             check, "compute", g->uuid, VCAP_CHECK_FINDING,
-            "ceiling of %u %% is not in force: the driver reports %u multiprocessors of %s; "
+            "ceiling of %u %% is not in force: the driver reports %u multiprocessors of %u; "
             "set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE outside the process",
-            g->compute_percent, g->sm_granted, total);
+            g->compute_percent, g->sm_granted, g->sm_total);
     else if (check->snapshot.compute_percent || check->config.compute_percent)
         vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_UNKNOWN,
                        "asked for, and no process has come to CUDA with it yet");
@@ -216,6 +231,32 @@ static void say_configured(struct vcap_check *check, const struct vcap_check_dev
                        vcap_units_mib(mib, lowest, "-"), sources);
 }
 
+/* Entries there are, and none for a GPU that the process sees: the library takes that for an error. */
+static bool only_for_others(const struct vcap_check *check)
+{
+    const struct vcap_config *c = &check->config;
+
+    if (c->enable == VCAP_ENABLE_PASSIVE || !check->have_driver ||
+        check->driver.device_count == 0 || !(c->memory_set || c->mps_set || c->host_memory_set) ||
+        (check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)))
+        return false;
+    for (int32_t i = 0; i < check->driver.device_count; i++) {
+        const struct vcap_check_device *d = &check->driver.device[i];
+        uint64_t kernel = UINT64_MAX;
+        char uuid[VCAP_UUID_TEXT_SIZE];
+        const struct vcap_snapshot_gpu *row;
+
+        vcap_uuid_format(uuid, d->uuid, d->mig != 0);
+        row = row_of(check, uuid);
+        if (vcap_ceiling_effective(c, (uint32_t)i, d->uuid, d->mig != 0).bytes != VCAP_NO_LIMIT ||
+            (row && row->ceiling_bytes != VCAP_NO_LIMIT) ||
+            vcap_dmem_limit("/proc", "/sys/fs/cgroup", d->pci[0] ? d->pci : NULL, &kernel) != 0 ||
+            kernel != UINT64_MAX)
+            return false;
+    }
+    return true;
+}
+
 void vcap_check_ledger_lines(struct vcap_check *check)
 {
     if (check->have_ledger)
@@ -226,13 +267,20 @@ void vcap_check_ledger_lines(struct vcap_check *check)
                        check->config.on_error == VCAP_ON_ERROR_ALLOW
                            ? "lets everything through"
                            : "denies GPU memory to the process");
-    else if (check->config.enable == VCAP_ENABLE_PASSIVE &&
-             !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)) &&
-             !vcap_path_exists(VCAP_CONF_PATH))
+    else if (only_for_others(check))
+        vcap_check_say(check, "configuration", NULL, VCAP_CHECK_FINDING,
+                       "no entry of VRAMCAP_MEMORY_MIB or CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names a "
+                       "GPU that this process sees; vramcap then %s",
+                       check->config.on_error == VCAP_ON_ERROR_ALLOW
+                           ? "lets everything through"
+                           : "denies GPU memory to the process");
+    if (check->config_error == 0 && check->config.enable == VCAP_ENABLE_PASSIVE &&
+        !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)) &&
+        !vcap_path_exists(VCAP_CONF_PATH))
         vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
                        "passive: VRAMCAP_ENABLE is not 1 and the host has said nothing");
-    else if (check->config.enable == VCAP_ENABLE_AUDIT &&
-             !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)))
+    if (check->config_error == 0 && check->config.enable == VCAP_ENABLE_AUDIT &&
+        !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)))
         vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
                        "audit: what would be refused is recorded and let through");
     for (int32_t i = 0; check->have_driver && i < check->driver.device_count; i++) {

@@ -56,6 +56,30 @@ static bool lint(struct vcap_check *check)
     return true;
 }
 
+/* What processes of this container found out about MPS's limit, by the events that are still in the ring. */
+static void say_events(struct vcap_check *check)
+{
+    const struct vcap_snapshot *s = &check->snapshot;
+
+    for (uint32_t i = 0; check->have_ledger && i < s->event_count; i++) {
+        unsigned times = 0;
+        bool first = true;
+
+        if (s->events[i].kind != VCAP_LF_EVENT_MPS)
+            continue;
+        for (uint32_t k = 0; k < s->event_count; k++) {
+            bool same = s->events[k].kind == VCAP_LF_EVENT_MPS &&
+                        strcmp(s->events[k].name, s->events[i].name) == 0;
+            first = first && !(same && k < i);
+            times += same;
+        }
+        if (first)
+            vcap_check_say(check, "mps-events", NULL, VCAP_CHECK_FINDING,
+                           "%s: found by %u process%s of this container (vramcap events)",
+                           s->events[i].name, times, times == 1 ? "" : "es");
+    }
+}
+
 void vcap_check_mps(struct vcap_check *check)
 {
     char limit[VCAP_MPS_VALUE] = "", pipe[256] = "";
@@ -93,4 +117,5 @@ void vcap_check_mps(struct vcap_check *check)
     if ((has_limit || has_pipe) && !lint(check))
         vcap_check_say(check, "mps-settings", NULL, VCAP_CHECK_UNKNOWN,
                        "process %d could not be looked at", (int)check->pid);
+    say_events(check);
 }

@@ -6,7 +6,9 @@
  *     gpu UUID TOTAL USED     a device, in order
  *     process GPU PID BYTES   on the GPU with that number; BYTES -1: not available
  *     mps GPU PID BYTES       an MPS client
- *     fail FUNCTION CODE      e.g. "fail compute 3"; functions: count, handle, uuid, memory, compute, mps
+ *     limit CGROUP GPU BYTES  a hard limit on the GPU with that number; half of it is used
+ *     fail FUNCTION CODE      e.g. "fail compute 3"; functions: count, handle, uuid, memory, compute,
+ *                             mps, limits
  *     hang                    nothing answers any more
  *
  * Built with FAKE_NVML_HALF: only the process detail list and the oldest names.  Built with
@@ -26,7 +28,7 @@
 #define LINES 256
 
 struct line {
-    char word[16], a[64];
+    char word[16], a[200];
     long long b, c;
 };
 
@@ -37,7 +39,7 @@ static void look(void)
 {
     const char *path = getenv("FAKE_NVML");
     FILE *f = path ? fopen(path, "re") : NULL;
-    char text[256];
+    char text[400];
     line_count = 0;
     while (f && line_count < LINES && fgets(text, sizeof text, f)) {
         struct line *l = &lines[line_count];
@@ -148,6 +150,46 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
     }
     return rc;
 }
+
+EXPORT nvmlReturn_t nvmlInit_v2(void);
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+    return nvmlInit();
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
+{
+    const struct line *g;
+
+    look();
+    for (uintptr_t i = 0; (g = gpu(i)) != NULL; i++)
+        if (!strcmp(g->a, uuid)) {
+            *device = (nvmlDevice_t)(i + 1);
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+#ifndef FAKE_NVML_HALF
+EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
+                                                 nvmlGetMemoryLimits_v1_t *limits);
+
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits)
+{
+    nvmlReturn_t rc = failing("limits");
+
+    for (unsigned i = 0; rc == NVML_SUCCESS && i < line_count; i++)
+        if (!strcmp(lines[i].word, "limit") && !strcmp(lines[i].a, limits->nameSpace) &&
+            lines[i].b + 1 == (long long)(uintptr_t)device) {
+            limits->softLimit = limits->hardLimit = (unsigned long long)lines[i].c;
+            limits->currentUsed = limits->hardLimit / 2;
+            return NVML_SUCCESS;
+        }
+    return rc != NVML_SUCCESS ? rc : NVML_ERROR_NOT_SUPPORTED;
+}
+#endif
 
 #ifdef FAKE_NVML_HALF
 EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,

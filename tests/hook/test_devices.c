@@ -1,6 +1,8 @@
 /*
  * Several GPUs: each under its own ceiling and its own UUID, in whatever order a process sees them.
  */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +62,20 @@ static int an_allocation_lowers_free_on_its_own_device(void)
     return 0;
 }
 
+static unsigned events_without(void)
+{
+    struct vcap_snapshot snapshot;
+    unsigned found = 0;
+
+    if (!ledger_read(self.ledger, &snapshot))
+        return UINT32_MAX;
+    for (uint32_t i = 0; i < snapshot.event_count; i++)
+        found += snapshot.events[i].kind == VCAP_LF_EVENT_CONFIG &&
+                 strcmp(snapshot.events[i].name, "no ceiling for a visible GPU") == 0;
+    vcap_snapshot_free(&snapshot);
+    return found;
+}
+
 static int a_device_that_no_entry_names_has_no_ceiling(void)
 {
     CUdeviceptr pointer;
@@ -73,6 +89,76 @@ static int a_device_that_no_entry_names_has_no_ceiling(void)
     OK(begin(1));
     REFUSED(api.cuMemAlloc_v2(&pointer, 2048 * MIB));
     SAME(charged(0), 2048 * MIB);
+    SAME(events_without(), 1);
+    return 0;
+}
+
+/* Nothing would be enforced: that is an error, whatever the entries are for. */
+static int entries_for_other_gpus_alone_are_no_ceiling(void)
+{
+    size_t free_bytes = 1, total = 0;
+    CUdeviceptr pointer = 0x77;
+
+    OK(begin(0)); /* contexts are not denied */
+    REFUSED(api.cuMemAlloc_v2(&pointer, 512));
+    SAME(pointer, 0x77);
+    REFUSED(api.cuMemAllocManaged(&pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL));
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    SAME(free_bytes, 0);
+    OK(begin(1));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 512));
+    SAME(charged(0), 0);
+    SAME(events_without(), 1);
+    return 0;
+}
+
+static int they_let_through_what_on_error_lets_through(void)
+{
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    OK(api.cuMemAlloc_v2(&pointer, 2048 * MIB));
+    SAME(events_without(), 1);
+    return 0;
+}
+
+#define FIRST 8
+static pthread_barrier_t together;
+
+static void *first_call(void *arg)
+{
+    CUdeviceptr pointer;
+
+    if (api.cuCtxSetCurrent(arg) != CUDA_SUCCESS)
+        return (void *)1;
+    pthread_barrier_wait(&together);
+    return (void *)(uintptr_t)(api.cuMemAlloc_v2(&pointer, 2 * MIB) == CUDA_SUCCESS);
+}
+
+/* The first allocations of several threads at once, in a context that came past the hooks. */
+static int no_thread_is_granted_anything_before_it_is_found(void)
+{
+    pthread_t threads[FIRST];
+    void *plugin = dlopen(TEST_BEHIND, RTLD_NOW | RTLD_LOCAL), *granted;
+    void *(*next)(const char *name);
+    PFN_cuDevicePrimaryCtxRetain_v7000 behind;
+    CUcontext context = NULL;
+
+    CHECK(plugin != NULL);
+    next = (void *(*)(const char *))(uintptr_t)dlsym(plugin, "plugin_next");
+    CHECK(next != NULL);
+    behind = (PFN_cuDevicePrimaryCtxRetain_v7000)(uintptr_t)next("cuDevicePrimaryCtxRetain");
+    CHECK(behind != NULL);
+    OK(api.cuInit(0));
+    OK(behind(&context, 0));
+    pthread_barrier_init(&together, NULL, FIRST);
+    for (size_t i = 0; i < FIRST; i++)
+        CHECK(pthread_create(&threads[i], NULL, first_call, context) == 0);
+    for (size_t i = 0; i < FIRST; i++) {
+        CHECK(pthread_join(threads[i], &granted) == 0);
+        CHECK(granted == NULL);
+    }
+    SAME(events_without(), 1);
     return 0;
 }
 
@@ -199,6 +285,8 @@ static int a_mig_slice_has_the_ceiling_of_its_own_uuid(void)
     return 0;
 }
 
+#define OTHERS "7=1024,GPU-ffffffff-ffff-ffff-ffff-ffffffffffff=1024"
+
 static const struct scenario scenarios[] = {
     SCENARIO(swapped_devices_keep_their_own_ceilings,
              FOUR ";CUDA_VISIBLE_DEVICES=2,0;VRAMCAP_MEMORY_MIB=0=512,1=1024"),
@@ -206,6 +294,12 @@ static const struct scenario scenarios[] = {
     SCENARIO(an_allocation_lowers_free_on_its_own_device, FOUR ";CUDA_VISIBLE_DEVICES=1"),
     SCENARIO(a_device_that_no_entry_names_has_no_ceiling,
              "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=1=1024"),
+    SCENARIO(entries_for_other_gpus_alone_are_no_ceiling,
+             "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_MEMORY_MIB=" OTHERS),
+    SCENARIO(they_let_through_what_on_error_lets_through,
+             "VRAMCAP_MEMORY_MIB=" OTHERS ";VRAMCAP_ON_ERROR=allow"),
+    SCENARIO(no_thread_is_granted_anything_before_it_is_found,
+             "VRAMCAP_MEMORY_MIB=" OTHERS ";VRAMCAP_SIM_DELAY_US=cuDeviceGetUuid:2000"),
     SCENARIO(the_mps_variable_alone_is_a_ceiling,
              "VRAMCAP_MEMORY_MIB;CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=500M"),
     SCENARIO(the_lower_of_two_sources_holds, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=512M"),

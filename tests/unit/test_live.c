@@ -87,6 +87,7 @@ static void same(const struct vcap_live *a, const struct vcap_live *b)
     assert_int_equal(a->device, b->device);
     assert_int_equal(a->opens, b->opens);
     assert_int_equal(a->exported, b->exported);
+    assert_int_equal(a->unsure, b->unsure);
     assert_ptr_equal(a->pool, b->pool);
     assert_int_equal(a->pool_bytes, b->pool_bytes);
 }
@@ -102,6 +103,7 @@ static struct vcap_live any_record(uint64_t key)
     record.device = (uint32_t)draw(64);
     record.opens = (uint32_t)draw(9);
     record.exported = draw(5) == 0;
+    record.unsure = draw(3) == 0;
     if (draw(3) == 0) {
         record.pool = (struct vcap_pool *)(uintptr_t)(4096 * (1 + draw(4)));
         record.pool_bytes = draw(1 << 30);
@@ -142,6 +144,7 @@ static void change(struct vcap_live *record, void *arg)
     record->mine++;
     record->opens++;
     record->exported = !record->exported;
+    record->unsure = !record->unsure;
     *(struct vcap_live *)arg = *record;
 }
 

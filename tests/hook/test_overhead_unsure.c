@@ -1,0 +1,185 @@
+/*
+ * Overhead beside memory of which nobody says whether MPS counts it: managed, external, another process's. What
+ * is booked is never more than is certain.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/hook/overhead.h"
+#include "tests/hook/pair.h"
+
+/* The simulator does not count it; that another driver may is allowed for: see the one after. */
+static int managed_memory_never_makes_it_more_than_is_certain(void)
+{
+    CUdeviceptr managed;
+    CUmodule module;
+
+    OK(begin(0));
+    OK(api.cuMemAllocManaged(&managed, 100 * MIB, CU_MEM_ATTACH_GLOBAL));
+    free_now();
+    HOLDS(100 * MIB, CONTEXT);
+    module = load(); /* 30 MiB: the driver may have taken them for the managed memory */
+    free_now();
+    HOLDS(100 * MIB, CONTEXT);
+    OK(api.cuModuleUnload(module));
+    free_now();
+    HOLDS(100 * MIB, CONTEXT);
+    CHECK(load() != NULL);
+    OK(api.cuMemFree_v2(managed));
+    free_now();
+    HOLDS(0, CONTEXT + 30 * MIB);
+    OK(api.cuMemAllocManaged(&managed, 10 * MIB, CU_MEM_ATTACH_GLOBAL));
+    CHECK(load() != NULL); /* of this one 20 MiB are certain */
+    free_now();
+    HOLDS(10 * MIB, CONTEXT + 50 * MIB);
+    return 0;
+}
+
+/* Memory of another API, which is charged: the driver may count it for its maker, or here. */
+static int external_memory_never_makes_it_more_than_is_certain(void)
+{
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc;
+    CUexternalMemory external;
+
+    OK(begin(0));
+    memset(&desc, 0, sizeof(desc));
+    desc.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    desc.handle.fd = dup(2);
+    desc.size = 100 * MIB;
+    OK(api.cuImportExternalMemory(&external, &desc));
+    free_now();
+    HOLDS(100 * MIB, CONTEXT);
+    OK(api.cuDestroyExternalMemory(external));
+    free_now();
+    HOLDS(0, CONTEXT);
+    return 0;
+}
+
+static int managed_memory_of_pools_stops_the_measuring(void)
+{
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    OK(api.cuMemPoolCreate(&pool, &props));
+    OK(api.cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
+    CHECK(load() != NULL);
+    free_now();
+    SAME(gpu_row(0).overhead_bytes, CONTEXT);
+    OK(api.cuMemFreeAsync(pointer, NULL));
+    OK(api.cuCtxSynchronize());
+    free_now();
+    HOLDS(0, CONTEXT + 30 * MIB);
+    return 0;
+}
+
+/* Another process's memory, opened and mapped here: it counts there, and may count here. */
+#define SHARED (100 * MIB)
+
+static int sharer(void)
+{
+    CUmemGenericAllocationHandle physical;
+    CUmemAllocationProp prop;
+    CUipcMemHandle handle;
+    CUdeviceptr pointer;
+    int fd = -1;
+
+    OK(begin(0));
+    OK(api.cuMemAlloc_v2(&pointer, SHARED));
+    OK(api.cuIpcGetMemHandle(&handle, pointer));
+    CHECK(pair_send(&handle, sizeof(handle), -1));
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    OK(api.cuMemCreate(&physical, SHARED, &prop, 0));
+    OK(api.cuMemExportToShareableHandle(&fd, physical, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                        0));
+    CHECK(pair_send("f", 1, fd));
+    AWAIT();
+    return 0;
+}
+
+/* Of another container: nothing of its own is on record, and the importer is charged. */
+static int strange_sharer(void)
+{
+    OK(setenv("VRAMCAP_ENABLE", "0", 1));
+    return sharer();
+}
+
+static uint64_t own_overhead(void)
+{
+    uint64_t found = VCAP_UNKNOWN;
+    struct vcap_snapshot snapshot;
+
+    if (!ledger_read(self.ledger, &snapshot))
+        return VCAP_UNKNOWN;
+    for (uint32_t i = 0; i < snapshot.process_count; i++)
+        if (snapshot.processes[i].pid == (uint32_t)getpid() &&
+            snapshot.processes[i].charge_count == 1)
+            found = snapshot.processes[i].charges[0].overhead_bytes;
+    vcap_snapshot_free(&snapshot);
+    return found;
+}
+
+static int open_and_map(int (*other)(void), uint64_t charged_here)
+{
+    CUmemGenericAllocationHandle physical;
+    CUdeviceptr opened, range;
+    CUipcMemHandle handle;
+    char byte;
+    int fd = -1;
+
+    CHECK(pair_start(other));
+    OK(begin(0));
+    CHECK(pair_receive(&handle, sizeof(handle), NULL));
+    OK(api.cuIpcOpenMemHandle_v2(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    free_now();
+    SAME(ledger_charged_by(self.ledger, 0, getpid()), CONTEXT + charged_here);
+    SAME(own_overhead(), CONTEXT);
+    CHECK(pair_receive(&byte, 1, &fd));
+    OK(api.cuMemImportFromShareableHandle(&physical, (void *)(intptr_t)fd,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    OK(api.cuMemAddressReserve(&range, SHARED, 0, 0, 0));
+    OK(api.cuMemMap(range, SHARED, 0, physical, 0));
+    free_now();
+    SAME(ledger_charged_by(self.ledger, 0, getpid()), CONTEXT + 2 * charged_here);
+    SAME(own_overhead(), CONTEXT);
+    OK(api.cuIpcCloseMemHandle(opened));
+    OK(api.cuMemUnmap(range, SHARED));
+    OK(api.cuMemRelease(physical));
+    CHECK(load() != NULL);
+    free_now();
+    SAME(own_overhead(), CONTEXT + 30 * MIB);
+    TELL();
+    SAME(pair_wait(), 0);
+    return 0;
+}
+
+static int imports_that_are_shown_leave_it_as_it_is(void)
+{
+    return open_and_map(sharer, 0);
+}
+
+static int imports_that_are_charged_leave_it_as_it_is(void)
+{
+    return open_and_map(strange_sharer, SHARED);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scenario scenarios[] = {
+        SCENARIO(managed_memory_never_makes_it_more_than_is_certain, CLIENT LIMIT MODULE(30720)),
+        SCENARIO(external_memory_never_makes_it_more_than_is_certain,
+                 CLIENT LIMIT ";VRAMCAP_SIM_EXTERNAL=0"),
+        SCENARIO(managed_memory_of_pools_stops_the_measuring, CLIENT LIMIT MODULE(30720)),
+        SCENARIO(imports_that_are_shown_leave_it_as_it_is, CLIENT LIMIT MODULE(30720)),
+        SCENARIO(imports_that_are_charged_leave_it_as_it_is, CLIENT LIMIT MODULE(30720)),
+    };
+
+    return SCENARIO_MAIN(argc, argv, scenarios, NULL, 0);
+}
