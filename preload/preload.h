@@ -40,19 +40,20 @@ struct vcap_device {
 
 struct vcap_process {
     struct vcap_config config;
-    struct vcap_ledger *ledger; /* vcap_ledger_now(); release-stored by vcap_slot_renew */
-    uint64_t host_changes;      /* the ledger's, when this process last looked (host.h) */
-    bool unrecorded;            /* pass-through: what would be refused is not even counted */
+    uint64_t host_changes; /* the ledger's, when this process last looked (host.h) */
+    bool unrecorded;       /* pass-through: what would be refused is not even counted */
     struct vcap_device device[VCAP_DEVICES_MAX];
 };
 extern struct vcap_process vcap_process;
+extern struct vcap_ledger
+    *vcap_ledger_current; /* vcap_ledger_now(); release-stored by vcap_slot_renew */
 extern pthread_mutex_t vcap_process_mutex; /* devices, slot renewal, the host's word */
 
 /* This process's ledger (base is NULL: none yet).  It is another one after the file was replaced under the
  * process, and the former stays mapped: ask once, and use one answer for one operation. */
 static inline struct vcap_ledger *vcap_ledger_now(void)
 {
-    return __atomic_load_n(&vcap_process.ledger, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&vcap_ledger_current, __ATOMIC_ACQUIRE);
 }
 
 /* One word of a page that fork wipes: 0 until set up, in a child again. */

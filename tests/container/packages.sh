@@ -63,7 +63,8 @@ newest_libc() # FILES...
 wanted='bin/vramcap lib/libvramcap.so lib/vramcap/ld.so.preload lib/tmpfiles.d/vramcap.conf
 share/man/man1/vramcap.1 share/man/man5/vramcap-ledger.5 share/man/man7/libvramcap.7
 share/bash-completion/completions/vramcap share/zsh/vendor-completions/_vramcap
-share/vramcap/cdi/vramcap-web.json'
+share/vramcap/cdi/vramcap-web.json share/doc/vramcap/examples/hooks/vramcap.json
+share/doc/vramcap/examples/hooks/vramcap-hook'
 
 check_tree() # NAME PREFIX MACHINE
 {
@@ -111,6 +112,7 @@ for architecture in amd64 arm64; do
     check_tree "$(basename "$rpm")" "$tmp/$architecture/rpm/usr" "$machine"
     [ "$(rpm -qp --qf '%{ARCH}' "$rpm")" = "$rpm_machine" ] || complain "$rpm is for another architecture"
     rpm -qp --requires "$rpm" | grep -q '^libjansson\.so\.4' || complain "$rpm does not ask for jansson"
+    rpm -qp --requires "$rpm" | grep python && complain "$rpm asks for what an example needs"
     rpm --root "$tmp/$architecture/rpm" --noscripts --force-debian -e vramcap || complain "$rpm cannot be removed"
     [ -z "$(find "$tmp/$architecture/rpm/usr" -name '*vramcap*' 2>/dev/null)" ] ||
         complain "$rpm leaves something behind"
