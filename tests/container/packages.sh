@@ -59,8 +59,9 @@ newest_libc() # FILES...
     objdump -T "$@" 2>/dev/null | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -uV | tail -n 1
 }
 
-# What every installation has, below its prefix; the agent's files where the agent is built.
-wanted='bin/vramcap lib/libvramcap.so lib/vramcap/ld.so.preload lib/tmpfiles.d/vramcap.conf
+# What every installation has, below its prefix.
+wanted='bin/vramcap bin/vramcap-agent lib/systemd/system/vramcap-agent.service share/man/man8/vramcap-agent.8
+lib/libvramcap.so lib/vramcap/ld.so.preload lib/tmpfiles.d/vramcap.conf
 share/man/man1/vramcap.1 share/man/man5/vramcap-ledger.5 share/man/man7/libvramcap.7
 share/bash-completion/completions/vramcap share/zsh/vendor-completions/_vramcap
 share/vramcap/cdi/vramcap-web.json share/doc/vramcap/examples/hooks/vramcap.json
@@ -68,10 +69,7 @@ share/doc/vramcap/examples/hooks/vramcap-hook'
 
 check_tree() # NAME PREFIX MACHINE
 {
-    more=
-    [ ! -e "$2/bin/vramcap-agent" ] ||
-        more='lib/systemd/system/vramcap-agent.service share/man/man8/vramcap-agent.8'
-    for file in $wanted $more; do
+    for file in $wanted; do
         [ -s "$2/$file" ] || [ -s "$2/$file.gz" ] || complain "$1 has no $file"
     done
     [ -z "$(find "$2" -name 'libcuda*')" ] || complain "$1 has a libcuda"
