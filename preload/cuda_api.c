@@ -45,26 +45,44 @@ static const struct names names = {
 /* A twin exists from CUDA 7.0 or from its row's `since`, whichever is later. */
 #define TWIN_SINCE(since) ((since) > 7000 ? (since) : 7000)
 
+/* Where hooks[] has a row's function: one after the other, those that pass have none. */
+enum {
+    NO_HOOK,
+#define HOOK(base, since, suffix, rule) AT_##base##suffix,
+#define HOOK_STREAM(base, since, suffix, rule) AT_##base##suffix, AT_##base##suffix##_ptsz,
+#define GAP HOOK
+#define GAP_STREAM HOOK_STREAM
+#include "preload/cuda_api.def"
+    HOOKS
+};
+_Static_assert(HOOKS <= UINT8_MAX, "struct row has 8 bits for it");
+
 struct row {
     uint16_t name; /* offset in names */
     uint16_t since;
     uint8_t base_length;
     uint8_t kind;
     uint8_t twin; /* 1: the per-thread variant */
+    uint8_t hook; /* in hooks[] */
 };
 
-#define ROW(symbol, base, since, kind, twin)                                                       \
-    {__builtin_offsetof(struct names, symbol), since, sizeof(#base) - 1, kind, twin},
-#define PAIR(base, since, suffix, end, kind)                                                       \
-    ROW(base##suffix, base, since, kind, 0) ROW(base##suffix##end, base, TWIN_SINCE(since), kind, 1)
+#define ROW(symbol, base, since, kind, twin, hook)                                                 \
+    {__builtin_offsetof(struct names, symbol), since, sizeof(#base) - 1, kind, twin, hook},
+#define ONE(base, since, suffix, kind) ROW(base##suffix, base, since, kind, 0, AT_##base##suffix)
+#define PAIR(base, since, suffix, kind)                                                            \
+    ONE(base, since, suffix, kind)                                                                 \
+    ROW(base##suffix##_ptsz, base, TWIN_SINCE(since), kind, 1, AT_##base##suffix##_ptsz)
+#define PASSES(base, since, suffix, end)                                                           \
+    ROW(base##suffix, base, since, VCAP_KIND_PASS, 0, NO_HOOK)                                     \
+    ROW(base##suffix##end, base, TWIN_SINCE(since), VCAP_KIND_PASS, 1, NO_HOOK)
 static const struct row rows[VCAP_ROWS] = {
-#define HOOK(base, since, suffix, rule) ROW(base##suffix, base, since, VCAP_KIND_HOOK, 0)
-#define HOOK_STREAM(base, since, suffix, rule) PAIR(base, since, suffix, _ptsz, VCAP_KIND_HOOK)
-#define PASS(base, since, suffix, why) ROW(base##suffix, base, since, VCAP_KIND_PASS, 0)
-#define PASS_STREAM(base, since, suffix, why) PAIR(base, since, suffix, _ptsz, VCAP_KIND_PASS)
-#define PASS_PTDS(base, since, suffix, why) PAIR(base, since, suffix, _ptds, VCAP_KIND_PASS)
-#define GAP(base, since, suffix, lost) ROW(base##suffix, base, since, VCAP_KIND_GAP, 0)
-#define GAP_STREAM(base, since, suffix, lost) PAIR(base, since, suffix, _ptsz, VCAP_KIND_GAP)
+#define HOOK(base, since, suffix, rule) ONE(base, since, suffix, VCAP_KIND_HOOK)
+#define HOOK_STREAM(base, since, suffix, rule) PAIR(base, since, suffix, VCAP_KIND_HOOK)
+#define PASS(base, since, suffix, why) ROW(base##suffix, base, since, VCAP_KIND_PASS, 0, NO_HOOK)
+#define PASS_STREAM(base, since, suffix, why) PASSES(base, since, suffix, _ptsz)
+#define PASS_PTDS(base, since, suffix, why) PASSES(base, since, suffix, _ptds)
+#define GAP(base, since, suffix, lost) ONE(base, since, suffix, VCAP_KIND_GAP)
+#define GAP_STREAM(base, since, suffix, lost) PAIR(base, since, suffix, VCAP_KIND_GAP)
 #include "preload/cuda_api.def"
 };
 _Static_assert(sizeof(names) < UINT16_MAX, "offsets fit 16 bits");
@@ -79,17 +97,18 @@ _Static_assert(sizeof(names) < UINT16_MAX, "offsets fit 16 bits");
 /*
  * What to hand out for a row.  The library is linked with -Bsymbolic, so these are our own
  * functions even if another module defines the same names in front of us: two interposers never
- * call each other in turns.
+ * call each other in turns.  Dense, because every program pays at its start for the pages that hold
+ * addresses: with what else is written once (RELRO) they are one.
  */
-static void *const hooks[VCAP_ROWS] = {
-#define HOOK(base, since, suffix, rule) [VCAP_ROW_##base##suffix] = (void *)base##suffix,
+static void *const hooks[HOOKS] = {
+#define HOOK(base, since, suffix, rule) [AT_##base##suffix] = (void *)base##suffix,
 #define HOOK_STREAM(base, since, suffix, rule)                                                     \
-    [VCAP_ROW_##base##suffix] = (void *)base##suffix,                                              \
-    [VCAP_ROW_##base##suffix##_ptsz] = (void *)base##suffix##_ptsz,
-#define GAP(base, since, suffix, lost) [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,
+    [AT_##base##suffix] = (void *)base##suffix,                                                    \
+    [AT_##base##suffix##_ptsz] = (void *)base##suffix##_ptsz,
+#define GAP(base, since, suffix, lost) [AT_##base##suffix] = vcap_stub_##base##suffix,
 #define GAP_STREAM(base, since, suffix, lost)                                                      \
-    [VCAP_ROW_##base##suffix] = vcap_stub_##base##suffix,                                          \
-    [VCAP_ROW_##base##suffix##_ptsz] = vcap_stub_##base##suffix##_ptsz,
+    [AT_##base##suffix] = vcap_stub_##base##suffix,                                                \
+    [AT_##base##suffix##_ptsz] = vcap_stub_##base##suffix##_ptsz,
 #include "preload/cuda_api.def"
 };
 
@@ -151,7 +170,7 @@ const char *vcap_row_symbol(unsigned row)
 
 void *vcap_row_hook(unsigned row)
 {
-    return hooks[row];
+    return hooks[rows[row].hook];
 }
 
 unsigned vcap_gap_row(uint32_t gap)

@@ -32,8 +32,8 @@
 #include "preload/vmm.h"
 
 static struct vcap_ledger first_ledger;
-struct vcap_process vcap_process;
-struct vcap_ledger *vcap_ledger_word = &first_ledger;
+struct vcap_process vcap_process; /* in .bss: every program would pay for its pages */
+struct vcap_ledger *vcap_ledger_current = &first_ledger;
 pthread_mutex_t vcap_process_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t zero_word;
 uint32_t *vcap_ready_word = &zero_word;

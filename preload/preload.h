@@ -48,14 +48,14 @@ struct vcap_process {
     struct vcap_device device[VCAP_DEVICES_MAX];
 };
 extern struct vcap_process vcap_process;
-extern struct vcap_ledger *vcap_ledger_word; /* for vcap_ledger_now(); stored by renew.c */
-extern pthread_mutex_t vcap_process_mutex;   /* devices, slot renewal, the host's word */
+extern struct vcap_ledger *vcap_ledger_current; /* for vcap_ledger_now(); stored by renew.c */
+extern pthread_mutex_t vcap_process_mutex;      /* devices, slot renewal, the host's word */
 
 /* This process's ledger (base is NULL: none yet).  It is another one after the file was replaced under the
  * process, and the former stays mapped: ask once, and use one answer for one operation. */
 static inline struct vcap_ledger *vcap_ledger_now(void)
 {
-    return __atomic_load_n(&vcap_ledger_word, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&vcap_ledger_current, __ATOMIC_ACQUIRE);
 }
 
 /* One word of a page that fork wipes: 0 until set up, in a child again. */

@@ -99,7 +99,7 @@ static int change_file(char *why, size_t why_size)
     }
     /* nobody begins anything in the former any more; who then waits for our mutex finds the new one */
     __atomic_store_n(&former->mine, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&vcap_ledger_word, l, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&vcap_ledger_current, l, __ATOMIC_SEQ_CST);
     vcap_host_take_over();
     book_again();
     note("file");

@@ -59,18 +59,17 @@ newest_libc() # FILES...
     objdump -T "$@" 2>/dev/null | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -uV | tail -n 1
 }
 
-# What every installation has, below its prefix; the agent's files where the agent is built.
-wanted='bin/vramcap lib/libvramcap.so lib/vramcap/ld.so.preload lib/tmpfiles.d/vramcap.conf
+# What every installation has, below its prefix.
+wanted='bin/vramcap bin/vramcap-agent lib/systemd/system/vramcap-agent.service share/man/man8/vramcap-agent.8
+lib/libvramcap.so lib/vramcap/ld.so.preload lib/tmpfiles.d/vramcap.conf
 share/man/man1/vramcap.1 share/man/man5/vramcap-ledger.5 share/man/man7/libvramcap.7
 share/bash-completion/completions/vramcap share/zsh/vendor-completions/_vramcap
-share/vramcap/cdi/vramcap-web.json'
+share/vramcap/cdi/vramcap-web.json share/doc/vramcap/examples/hooks/vramcap.json
+share/doc/vramcap/examples/hooks/vramcap-hook'
 
 check_tree() # NAME PREFIX MACHINE
 {
-    more=
-    [ ! -e "$2/bin/vramcap-agent" ] ||
-        more='lib/systemd/system/vramcap-agent.service share/man/man8/vramcap-agent.8'
-    for file in $wanted $more; do
+    for file in $wanted; do
         [ -s "$2/$file" ] || [ -s "$2/$file.gz" ] || complain "$1 has no $file"
     done
     [ -z "$(find "$2" -name 'libcuda*')" ] || complain "$1 has a libcuda"
@@ -111,6 +110,7 @@ for architecture in amd64 arm64; do
     check_tree "$(basename "$rpm")" "$tmp/$architecture/rpm/usr" "$machine"
     [ "$(rpm -qp --qf '%{ARCH}' "$rpm")" = "$rpm_machine" ] || complain "$rpm is for another architecture"
     rpm -qp --requires "$rpm" | grep -q '^libjansson\.so\.4' || complain "$rpm does not ask for jansson"
+    rpm -qp --requires "$rpm" | grep python && complain "$rpm asks for what an example needs"
     rpm --root "$tmp/$architecture/rpm" --noscripts --force-debian -e vramcap || complain "$rpm cannot be removed"
     [ -z "$(find "$tmp/$architecture/rpm/usr" -name '*vramcap*' 2>/dev/null)" ] ||
         complain "$rpm leaves something behind"

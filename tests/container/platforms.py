@@ -2,8 +2,8 @@
 
 The document's parts between `<!-- begin NAME -->` and `<!-- end NAME -->` come from here. `matrix`,
 `situations` and `deployments` must be word for word what this run found; `figures` are measurements: sizes
-may differ by a tenth, times by the noise of a machine, so they are bounded, not compared. --update writes
-them all.
+are nearly compared (figures.py says how nearly), times are bounded by the noise of a machine. --update
+writes them all, `--only figures --update` these alone.
 """
 import argparse
 import atexit

@@ -31,10 +31,7 @@ quietly() # LOG COMMAND...
     }
 }
 
-sh "$source/tests/container/sysroot.sh" "$1" "$build/toolchain.cmake.new" || exit
-if ! cmp -s "$build/toolchain.cmake.new" "$build/toolchain.cmake"; then
-    mv "$build/toolchain.cmake.new" "$build/toolchain.cmake"
-fi
+sh "$source/tests/container/sysroot.sh" "$1" "$build/toolchain.cmake" || exit
 set -- "$3"
 command -v ccache >/dev/null && set -- "$1" -DCMAKE_C_COMPILER_LAUNCHER=ccache
 include=$1
