@@ -367,6 +367,38 @@ static void a_process_that_makes_its_readers_wait_stops_nobody_else(void **state
     }
 }
 
+/* Thousands of processes that begin and end while /proc is gone through, with all that it looks for. */
+static void processes_that_vanish_are_no_trouble(void **state)
+{
+    (void)state;
+    char hidden[128];
+    (void)snprintf(hidden, sizeof hidden, "%s/hidden", r.folder);
+    assert_int_equal(image_write(&image, sizeof image, hidden), 0);
+    put("web");
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(hidden, O_RDWR | O_CLOEXEC);
+        (void)mmap(NULL, sizeof image, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        (void)mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+        for (;;) { /* each child has it mapped too, for a moment */
+            pid_t child = fork();
+            if (child == 0)
+                _exit(0);
+            (void)waitpid(child, NULL, 0);
+        }
+    }
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(running_get(&r, "/v1/containers"), 200);
+        assert_true(running_value(&r, "vramcap_peak_bytes", "web") == PEAK);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_int_equal(running_lines(&r, "event=ledger-untrusted container=ledger-", "hidden"), 0);
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
+}
+
 /* Two slots that both say they are one process: its number is the name of one series only. */
 static void two_slots_of_one_process_are_two_series(void **state)
 {
@@ -579,6 +611,7 @@ int main(int argc, char **argv)
         TEST(thousands_of_files_are_too_many_and_it_says_so),
         TEST(a_ledger_replaced_while_it_is_read_is_one_or_the_other),
         TEST(a_process_that_makes_its_readers_wait_stops_nobody_else),
+        TEST(processes_that_vanish_are_no_trouble),
         TEST(two_slots_of_one_process_are_two_series),
         TEST(one_container_cannot_take_the_places_of_all),
         TEST(log_lines_never_go_into_another_file),
