@@ -24,6 +24,7 @@
 
 #include <cmocka.h>
 
+#include "enforcer/ledger.h"
 #include "tests/agent/hanging.h"
 #include "tests/agent/running.h"
 #include "tests/cli/hostile_files.h"
@@ -32,6 +33,7 @@
 
 #define PEAK (HOSTILE_PEAK_MIB * (double)IMAGE_MIB)
 #define MANY_FILES 10000
+#define LARGEST 8        /* as many as one container may have looked at */
 #define SLICE_RECORDS 32 /* by which the state file grows */
 
 static struct running r;
@@ -245,6 +247,80 @@ static void thousands_of_files_are_too_many_and_it_says_so(void **state)
     assert_int_equal(system(command), 0);
     put("web"); /* they are gone, and give way though they are still shown as such */
     assert_true(running_until(&r, "vramcap_peak_bytes", "web", PEAK));
+}
+
+/* The most that one ledger can say: every slot of the largest number in use on every GPU. */
+static void make_largest(const char *name)
+{
+    const struct vcap_ledger_size most = {VCAP_LF_GPUS_MAX, VCAP_LF_SLOTS_MAX, VCAP_LF_EVENTS_MAX};
+    const char *path = running_ledger(&r, name);
+    struct stat st;
+    assert_int_equal(vcap_ledger_create(path, &most, 0, "", name), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(fstat(fd, &st), 0);
+    char *m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(m != MAP_FAILED);
+    const struct vcap_lf_header *h = (const void *)m;
+    for (uint32_t g = 0; g < h->gpu_count; g++) {
+        struct vcap_lf_gpu *gpu = (void *)(m + h->gpu_offset + (size_t)g * h->gpu_stride);
+        gpu->claim = g + 1;
+        gpu->uuid[0] = (uint8_t)(g + 1);
+        gpu->index = g;
+        gpu->ceiling = vcap_lf_ceiling(VCAP_LF_UNITS_MAX - 1, VCAP_LF_SOURCE_ENV);
+        gpu->total = vcap_lf_total(IMAGE_UNITS(h->slot_count), 0, 5);
+        for (uint32_t s = 0; s < h->slot_count; s++) {
+            struct vcap_lf_slot *slot = (void *)(m + h->slot_offset + (size_t)s * h->slot_stride);
+            struct vcap_lf_cell *cell =
+                (void *)(m + h->cell_offset + ((size_t)s * h->gpu_count + g) * h->cell_stride);
+            slot->state = vcap_lf_state(1, VCAP_LF_KIND_PID, VCAP_LF_LIVE);
+            slot->pid = 100 + s;
+            slot->pidns = IMAGE_OTHER_PIDNS;
+            slot->index_mask |= 1u << g;
+            cell->charged = vcap_lf_charged(IMAGE_UNITS(1), 5);
+            cell->intent = vcap_lf_intent(1, 5);
+            cell->overhead_bytes = cell->limit_bytes = UINT64_MAX;
+        }
+    }
+    (void)munmap(m, (size_t)st.st_size);
+    (void)close(fd);
+}
+
+/* Of the agent: the most so far. */
+static double memory_mib(void)
+{
+    char path[64], line[256];
+    double kib = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, "VmHWM:", 6))
+            kib = strtod(line + 6, NULL);
+    (void)fclose(f);
+    return kib / 1024;
+}
+
+static void ledgers_that_say_all_they_can_fit_into_its_memory(void **state)
+{
+    (void)state;
+    put("web");
+    for (int i = 0; i < LARGEST; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "large%d", i);
+        make_largest(name);
+    }
+    assert_true(running_start(&r, true, NULL, NULL));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(running_get(&r, "/metrics"), 200); /* cut by this test's own room */
+        assert_int_equal(running_get(&r, "/v1/containers"), 200);
+        assert_int_equal(running_get(&r, "/v1/report"), 200);
+    }
+    print_message("%d ledgers of %u slots x %u GPUs: %.1f MiB\n", LARGEST, VCAP_LF_SLOTS_MAX,
+                  VCAP_LF_GPUS_MAX, memory_mib());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(memory_mib() < 200); /* the unit has 256 MiB */
+#endif
+    assert_int_equal(running_get(&r, "/healthz"), 200);
 }
 
 /* Another file under the same name again and again, as containers that restart do it, only faster. */
@@ -609,6 +685,7 @@ int main(int argc, char **argv)
         TEST(every_hostile_file_is_reported_and_delays_nobody),
         TEST(names_with_anything_in_them_are_labels_of_their_own),
         TEST(thousands_of_files_are_too_many_and_it_says_so),
+        TEST(ledgers_that_say_all_they_can_fit_into_its_memory),
         TEST(a_ledger_replaced_while_it_is_read_is_one_or_the_other),
         TEST(a_process_that_makes_its_readers_wait_stops_nobody_else),
         TEST(processes_that_vanish_are_no_trouble),

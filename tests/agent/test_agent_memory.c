@@ -116,7 +116,7 @@ static void each_event_is_one_line_also_across_restarts(void **state)
         (void)running_stop(&r, SIGKILL);
     }
     for (int seq = 1; seq <= 4; seq++) {
-        char text[16];
+        char text[24];
         (void)snprintf(text, sizeof text, " seq=%d ", seq);
         assert_int_equal(running_lines(&r, "container=web", text), 1);
     }
@@ -146,7 +146,7 @@ static void a_kill_in_the_middle_repeats_at_most_one_marked_line(void **state)
     assert_true(running_until_line(&r, "seq=100 ", "event=refusal"));
     (void)running_stop(&r, SIGTERM);
     for (int seq = 1; seq <= 100; seq++) {
-        char text[16];
+        char text[24];
         (void)snprintf(text, sizeof text, " seq=%d ", seq);
         unsigned plain = running_lines(&r, "event=refusal", text);
         unsigned again = running_lines(&r, "again=1", text);
