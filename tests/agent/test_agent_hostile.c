@@ -305,15 +305,17 @@ static void ledgers_that_say_all_they_can_fit_into_its_memory(void **state)
     (void)state;
     put("web");
     for (int i = 0; i < LARGEST; i++) {
-        char name[16];
+        char name[32];
         (void)snprintf(name, sizeof name, "large%d", i);
         make_largest(name);
     }
     assert_true(running_start(&r, true, NULL, NULL));
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(running_get(&r, "/metrics"), 200); /* cut by this test's own room */
-        assert_int_equal(running_get(&r, "/v1/containers"), 200);
-        assert_int_equal(running_get(&r, "/v1/report"), 200);
+    static const char *const pages[] = {"/metrics", "/v1/containers", "/v1/report"};
+    for (int i = 0; i < 9; i++) { /* each is cut by this test's own room */
+        int status = 503;         /* on a busy machine it may take longer than a client waits */
+        for (int tries = 0; tries < 10 && status == 503; tries++)
+            status = running_get(&r, pages[i % 3]);
+        assert_int_equal(status, 200);
     }
     print_message("%d ledgers of %u slots x %u GPUs: %.1f MiB\n", LARGEST, VCAP_LF_SLOTS_MAX,
                   VCAP_LF_GPUS_MAX, memory_mib());
@@ -431,8 +433,10 @@ static void a_process_that_makes_its_readers_wait_stops_nobody_else(void **state
         assert_true(running_until_line(&r, "event=reload", ""));
         assert_int_equal(running_get(&r, "/v1/containers"), 200);
         assert_int_equal(running_get(&r, "/healthz"), 200);
+        /* a leak detector cannot stop the thread that hangs */
         (void)snprintf(command, sizeof command,
-                       "timeout 60 '%s' --once --nvml none --ledger-dir '%s' >/dev/null 2>&1",
+                       "ASAN_OPTIONS=detect_leaks=0 timeout 60 '%s' --once --nvml none "
+                       "--ledger-dir '%s' >/dev/null 2>&1",
                        VRAMCAP_AGENT, r.ledgers);
         int once = system(command);
         hanging_stop(&h);
@@ -615,14 +619,14 @@ static void without_room_for_its_state_it_goes_on(void **state)
         SKIP_BECAUSE("needs root, for a mount");
     (void)snprintf(file, sizeof file, "%s/state", folder);
     for (int i = 0; i < containers; i++) {
-        char name[16];
+        char name[32];
         (void)snprintf(name, sizeof name, "c%d", i);
         put(name);
     }
     for (int restart = 0; restart < 2; restart++) {
         assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--state", file)));
         for (int i = 0; i < containers; i++) {
-            char name[16];
+            char name[32];
             (void)snprintf(name, sizeof name, "c%d", i);
             assert_true(running_value(&r, "vramcap_refusals_total", name) == 9);
         }

@@ -184,7 +184,7 @@ static void what_is_gone_is_forgotten_after_a_while(void **state)
 static _Noreturn void damage(void)
 {
     int fds[DAMAGED];
-    char name[16];
+    char name[32];
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0; i < DAMAGED; i++) {
         (void)snprintf(name, sizeof name, "bad%d", i);
@@ -201,7 +201,7 @@ static _Noreturn void damage(void)
 static void ledgers_damaged_while_they_are_read_are_survived(void **state)
 {
     (void)state;
-    char name[16];
+    char name[32];
     for (int i = 0; i < DAMAGED; i++) {
         (void)snprintf(name, sizeof name, "bad%d", i);
         put(name);
