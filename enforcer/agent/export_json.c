@@ -227,23 +227,38 @@ static json_t *nvml_object(const struct vcap_nvml_sample *n)
                      "reason", n ? text_or_null(n->why) : json_null(), "gpus", gpus);
 }
 
+/* Takes json.  False: no memory. */
+static bool add(struct vcap_text *text, json_t *json)
+{
+    char *words = json ? json_dumps(json, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_decref(json);
+    if (words)
+        vcap_text_add(text, words);
+    free(words);
+    return words != NULL;
+}
+
+/* Piece by piece: one container may hold a thousand times as much as another, and all of them as a tree
+ * would be some ten times the text. */
 bool vcap_export_containers(const struct vcap_agent *a, struct vcap_text *text)
 {
-    json_t *containers = json_array(), *passive = json_array();
-    bool failed = !containers || !passive;
-    for (size_t i = 0; !failed && i < a->count; i++)
-        append(containers, container_object(a, a->all[i]), &failed);
-    for (size_t i = 0; !failed && i < a->passive.count; i++)
-        append(passive, passive_object(&a->passive.all[i]), &failed);
-    json_t *all = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o}", "version", VCAP_EXPORT_VERSION,
-                            "agent", VRAMCAP_VERSION, "time", time_or_null(a->time_ns), "nvml",
-                            nvml_object(a->nvml), "containers", containers, "passive", passive);
-    char *json = all && !failed ? json_dumps(all, JSON_COMPACT) : NULL;
-    if (json) {
-        vcap_text_add(text, json);
-        vcap_text_add(text, "\n");
+    bool made = true;
+    vcap_text_format(text, "{\"version\":%d,\"agent\":", VCAP_EXPORT_VERSION);
+    made = add(text, json_string(VRAMCAP_VERSION));
+    vcap_text_add(text, ",\"time\":");
+    made = made && add(text, time_or_null(a->time_ns));
+    vcap_text_add(text, ",\"nvml\":");
+    made = made && add(text, nvml_object(a->nvml));
+    vcap_text_add(text, ",\"containers\":[");
+    for (size_t i = 0; made && i < a->count; i++) {
+        vcap_text_add(text, i ? "," : "");
+        made = add(text, container_object(a, a->all[i]));
     }
-    free(json);
-    json_decref(all);
-    return json != NULL && !text->failed;
+    vcap_text_add(text, "],\"passive\":[");
+    for (size_t i = 0; made && i < a->passive.count; i++) {
+        vcap_text_add(text, i ? "," : "");
+        made = add(text, passive_object(&a->passive.all[i]));
+    }
+    vcap_text_add(text, "]}\n");
+    return made && !text->failed;
 }

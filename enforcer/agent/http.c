@@ -26,6 +26,7 @@
 #define BUSY_CONNECTIONS 24u
 #define MEMORY_BYTES 16384u
 #define STACK_BYTES (256u << 10)
+#define PIECE_BYTES (64u << 10) /* of a text, sent at once */
 #define IDLE_S 30u
 #define LIFE_MS 60000u
 #define BUSY_LIFE_MS 2000u
@@ -52,11 +53,10 @@ struct vcap_http {
     struct connection connections[CONNECTIONS * VCAP_HTTP_PLACES]; /* under the lock */
 };
 
-static answer respond(struct MHD_Connection *c, unsigned status, const char *type, const char *text,
-                      size_t length)
+/* Takes r, which may be NULL. */
+static answer respond(struct MHD_Connection *c, unsigned status, const char *type,
+                      struct MHD_Response *r)
 {
-    struct MHD_Response *r =
-        MHD_create_response_from_buffer(length, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
     if (!r)
         return MHD_NO;
     (void)MHD_add_response_header(r, "Content-Type", type);
@@ -71,7 +71,27 @@ static answer respond(struct MHD_Connection *c, unsigned status, const char *typ
 
 static answer respond_words(struct MHD_Connection *c, unsigned status, const char *words)
 {
-    return respond(c, status, "text/plain; charset=utf-8", words, strlen(words));
+    return respond(c, status, "text/plain; charset=utf-8",
+                   MHD_create_response_from_buffer(strlen(words), (void *)(uintptr_t)words,
+                                                   MHD_RESPMEM_MUST_COPY));
+}
+
+/* A published text is sent from where it is, not from a copy for each connection. */
+static ssize_t read_published(void *cls, uint64_t position, char *to, size_t most)
+{
+    const struct vcap_published *p = cls;
+    if (position >= p->length)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    size_t n = p->length - (size_t)position;
+    if (n > most)
+        n = most;
+    memcpy(to, p->text + position, n);
+    return (ssize_t)n;
+}
+
+static void release_published(void *cls)
+{
+    vcap_published_release(cls);
 }
 
 static answer respond_text(struct vcap_http *h, struct MHD_Connection *c, enum vcap_text_kind kind)
@@ -84,9 +104,11 @@ static answer respond_text(struct vcap_http *h, struct MHD_Connection *c, enum v
     struct vcap_published *p = vcap_exchange_get(h->exchange, kind, WAIT_MS);
     if (!p)
         return respond_words(c, MHD_HTTP_SERVICE_UNAVAILABLE, "no state within 3 seconds\n");
-    answer result = respond(c, MHD_HTTP_OK, types[kind], p->text, p->length);
-    vcap_published_release(p);
-    return result;
+    struct MHD_Response *r = MHD_create_response_from_callback(
+        p->length, PIECE_BYTES, read_published, p, release_published);
+    if (!r)
+        vcap_published_release(p);
+    return respond(c, MHD_HTTP_OK, types[kind], r);
 }
 
 static answer respond_health(struct vcap_http *h, struct MHD_Connection *c)

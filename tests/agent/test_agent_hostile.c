@@ -24,6 +24,7 @@
 
 #include <cmocka.h>
 
+#include "enforcer/ledger.h"
 #include "tests/agent/hanging.h"
 #include "tests/agent/running.h"
 #include "tests/cli/hostile_files.h"
@@ -32,6 +33,7 @@
 
 #define PEAK (HOSTILE_PEAK_MIB * (double)IMAGE_MIB)
 #define MANY_FILES 10000
+#define LARGEST 8        /* as many as one container may have looked at */
 #define SLICE_RECORDS 32 /* by which the state file grows */
 
 static struct running r;
@@ -247,6 +249,82 @@ static void thousands_of_files_are_too_many_and_it_says_so(void **state)
     assert_true(running_until(&r, "vramcap_peak_bytes", "web", PEAK));
 }
 
+/* The most that one ledger can say: every slot of the largest number in use on every GPU. */
+static void make_largest(const char *name)
+{
+    const struct vcap_ledger_size most = {VCAP_LF_GPUS_MAX, VCAP_LF_SLOTS_MAX, VCAP_LF_EVENTS_MAX};
+    const char *path = running_ledger(&r, name);
+    struct stat st;
+    assert_int_equal(vcap_ledger_create(path, &most, 0, "", name), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(fstat(fd, &st), 0);
+    char *m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(m != MAP_FAILED);
+    const struct vcap_lf_header *h = (const void *)m;
+    for (uint32_t g = 0; g < h->gpu_count; g++) {
+        struct vcap_lf_gpu *gpu = (void *)(m + h->gpu_offset + (size_t)g * h->gpu_stride);
+        gpu->claim = g + 1;
+        gpu->uuid[0] = (uint8_t)(g + 1);
+        gpu->index = g;
+        gpu->ceiling = vcap_lf_ceiling(VCAP_LF_UNITS_MAX - 1, VCAP_LF_SOURCE_ENV);
+        gpu->total = vcap_lf_total(IMAGE_UNITS(h->slot_count), 0, 5);
+        for (uint32_t s = 0; s < h->slot_count; s++) {
+            struct vcap_lf_slot *slot = (void *)(m + h->slot_offset + (size_t)s * h->slot_stride);
+            struct vcap_lf_cell *cell =
+                (void *)(m + h->cell_offset + ((size_t)s * h->gpu_count + g) * h->cell_stride);
+            slot->state = vcap_lf_state(1, VCAP_LF_KIND_PID, VCAP_LF_LIVE);
+            slot->pid = 100 + s;
+            slot->pidns = IMAGE_OTHER_PIDNS;
+            slot->index_mask |= 1u << g;
+            cell->charged = vcap_lf_charged(IMAGE_UNITS(1), 5);
+            cell->intent = vcap_lf_intent(1, 5);
+            cell->overhead_bytes = cell->limit_bytes = UINT64_MAX;
+        }
+    }
+    (void)munmap(m, (size_t)st.st_size);
+    (void)close(fd);
+}
+
+/* Of the agent: the most so far. */
+static double memory_mib(void)
+{
+    char path[64], line[256];
+    double kib = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)r.pid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (!strncmp(line, "VmHWM:", 6))
+            kib = strtod(line + 6, NULL);
+    (void)fclose(f);
+    return kib / 1024;
+}
+
+static void ledgers_that_say_all_they_can_fit_into_its_memory(void **state)
+{
+    (void)state;
+    put("web");
+    for (int i = 0; i < LARGEST; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "large%d", i);
+        make_largest(name);
+    }
+    assert_true(running_start(&r, true, NULL, NULL));
+    static const char *const pages[] = {"/metrics", "/v1/containers", "/v1/report"};
+    for (int i = 0; i < 9; i++) { /* each is cut by this test's own room */
+        int status = 503;         /* on a busy machine it may take longer than a client waits */
+        for (int tries = 0; tries < 10 && status == 503; tries++)
+            status = running_get(&r, pages[i % 3]);
+        assert_int_equal(status, 200);
+    }
+    print_message("%d ledgers of %u slots x %u GPUs: %.1f MiB\n", LARGEST, VCAP_LF_SLOTS_MAX,
+                  VCAP_LF_GPUS_MAX, memory_mib());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(memory_mib() < 200); /* the unit has 256 MiB */
+#endif
+    assert_int_equal(running_get(&r, "/healthz"), 200);
+}
+
 /* Another file under the same name again and again, as containers that restart do it, only faster. */
 static void a_ledger_replaced_while_it_is_read_is_one_or_the_other(void **state)
 {
@@ -355,8 +433,10 @@ static void a_process_that_makes_its_readers_wait_stops_nobody_else(void **state
         assert_true(running_until_line(&r, "event=reload", ""));
         assert_int_equal(running_get(&r, "/v1/containers"), 200);
         assert_int_equal(running_get(&r, "/healthz"), 200);
+        /* a leak detector cannot stop the thread that hangs */
         (void)snprintf(command, sizeof command,
-                       "timeout 60 '%s' --once --nvml none --ledger-dir '%s' >/dev/null 2>&1",
+                       "ASAN_OPTIONS=detect_leaks=0 timeout 60 '%s' --once --nvml none "
+                       "--ledger-dir '%s' >/dev/null 2>&1",
                        VRAMCAP_AGENT, r.ledgers);
         int once = system(command);
         hanging_stop(&h);
@@ -365,6 +445,38 @@ static void a_process_that_makes_its_readers_wait_stops_nobody_else(void **state
             assert_true(running_until(&r, "vramcap_ceiling_bytes", label, -1));
         assert_int_equal(running_stop(&r, SIGTERM), 0);
     }
+}
+
+/* Thousands of processes that begin and end while /proc is gone through, with all that it looks for. */
+static void processes_that_vanish_are_no_trouble(void **state)
+{
+    (void)state;
+    char hidden[128];
+    (void)snprintf(hidden, sizeof hidden, "%s/hidden", r.folder);
+    assert_int_equal(image_write(&image, sizeof image, hidden), 0);
+    put("web");
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = open(hidden, O_RDWR | O_CLOEXEC);
+        (void)mmap(NULL, sizeof image, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        (void)mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0);
+        for (;;) { /* each child has it mapped too, for a moment */
+            pid_t child = fork();
+            if (child == 0)
+                _exit(0);
+            (void)waitpid(child, NULL, 0);
+        }
+    }
+    assert_true(running_start(&r, true, NULL, RUNNING_ARGS("--scan-interval", "0.05")));
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(running_get(&r, "/v1/containers"), 200);
+        assert_true(running_value(&r, "vramcap_peak_bytes", "web") == PEAK);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    assert_int_equal(running_lines(&r, "event=ledger-untrusted container=ledger-", "hidden"), 0);
+    assert_int_equal(running_stop(&r, SIGTERM), 0);
 }
 
 /* Two slots that both say they are one process: its number is the name of one series only. */
@@ -467,18 +579,23 @@ static void one_container_cannot_take_the_places_of_all(void **state)
 static void log_lines_never_go_into_another_file(void **state)
 {
     (void)state;
+    /* the first file that is opened would get the number: of the last one, it is the state's */
+    static const char *const closed[] = {"2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"};
     char command[700];
     put("web");
-    (void)snprintf(command, sizeof command,
-                   "'%s' --once --no-proc --nvml none --ledger-dir '%s' --state '%s' --textfile "
-                   "'%s/x.prom' 0<&- 1>&- 2>&-",
-                   VRAMCAP_AGENT, r.ledgers, r.state, r.folder);
-    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < sizeof closed / sizeof *closed; i++) {
+        (void)unlink(r.state);
+        (void)snprintf(command, sizeof command,
+                       "'%s' --once --no-proc --nvml none --ledger-dir '%s' --state '%s' "
+                       "--textfile '%s/x.prom' %s",
+                       VRAMCAP_AGENT, r.ledgers, r.state, r.folder, closed[i]);
+        assert_int_equal(system(command), 0);
+        (void)snprintf(command, sizeof command, "grep -aq 'event=' '%s' '%s/x.prom' '%s'/*",
+                       r.state, r.folder, r.ledgers);
+        assert_int_equal(WEXITSTATUS(system(command)), 1);
+    }
     assert_true(running_start(&r, true, NULL, NULL)); /* and finds its state as it was left */
     assert_int_equal(running_lines(&r, "event=state", ""), 0);
-    (void)snprintf(command, sizeof command, "grep -aq 'event=' '%s' '%s/x.prom' '%s'/*", r.state,
-                   r.folder, r.ledgers);
-    assert_int_equal(WEXITSTATUS(system(command)), 1);
 }
 
 /* A file system of so many KiB, in this test's own mount namespace; false: cannot be had here. */
@@ -502,14 +619,14 @@ static void without_room_for_its_state_it_goes_on(void **state)
         SKIP_BECAUSE("needs root, for a mount");
     (void)snprintf(file, sizeof file, "%s/state", folder);
     for (int i = 0; i < containers; i++) {
-        char name[16];
+        char name[32];
         (void)snprintf(name, sizeof name, "c%d", i);
         put(name);
     }
     for (int restart = 0; restart < 2; restart++) {
         assert_true(running_start(&r, false, NULL, RUNNING_ARGS("--state", file)));
         for (int i = 0; i < containers; i++) {
-            char name[16];
+            char name[32];
             (void)snprintf(name, sizeof name, "c%d", i);
             assert_true(running_value(&r, "vramcap_refusals_total", name) == 9);
         }
@@ -572,8 +689,10 @@ int main(int argc, char **argv)
         TEST(every_hostile_file_is_reported_and_delays_nobody),
         TEST(names_with_anything_in_them_are_labels_of_their_own),
         TEST(thousands_of_files_are_too_many_and_it_says_so),
+        TEST(ledgers_that_say_all_they_can_fit_into_its_memory),
         TEST(a_ledger_replaced_while_it_is_read_is_one_or_the_other),
         TEST(a_process_that_makes_its_readers_wait_stops_nobody_else),
+        TEST(processes_that_vanish_are_no_trouble),
         TEST(two_slots_of_one_process_are_two_series),
         TEST(one_container_cannot_take_the_places_of_all),
         TEST(log_lines_never_go_into_another_file),

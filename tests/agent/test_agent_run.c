@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -183,7 +184,7 @@ static void what_is_gone_is_forgotten_after_a_while(void **state)
 static _Noreturn void damage(void)
 {
     int fds[DAMAGED];
-    char name[16];
+    char name[32];
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int i = 0; i < DAMAGED; i++) {
         (void)snprintf(name, sizeof name, "bad%d", i);
@@ -200,7 +201,7 @@ static _Noreturn void damage(void)
 static void ledgers_damaged_while_they_are_read_are_survived(void **state)
 {
     (void)state;
-    char name[16];
+    char name[32];
     for (int i = 0; i < DAMAGED; i++) {
         (void)snprintf(name, sizeof name, "bad%d", i);
         put(name);
@@ -367,6 +368,30 @@ static void a_hangup_looks_everywhere_anew(void **state)
     assert_int_equal(running_stop(&r, SIGINT), 0);
 }
 
+static void times_are_utc_wherever_it_runs(void **state)
+{
+    (void)state;
+    put("web");
+    for (int i = 0; i < 2; i++) {
+        char before[32], after[32], said[32] = "";
+        time_t now = time(NULL);
+        struct tm utc;
+        (void)strftime(before, sizeof before, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &utc));
+        assert_true(running_start(
+            &r, false, RUNNING_ARGS(i ? "TZ=Pacific/Kiritimati" : "TZ=:/etc/passwd"), NULL));
+        json_t *all = running_json(&r);
+        const char *text = json_string_value(json_object_get(all, "time"));
+        assert_non_null(text);
+        (void)snprintf(said, sizeof said, "%.19s", text);
+        assert_string_equal(text + strlen(text) - 1, "Z");
+        json_decref(all);
+        now = time(NULL);
+        (void)strftime(after, sizeof after, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now, &utc));
+        assert_true(strcmp(before, said) <= 0 && strcmp(said, after) <= 0);
+        assert_int_equal(running_stop(&r, SIGTERM), 0);
+    }
+}
+
 static void two_agents_do_not_share_a_state_file(void **state)
 {
     (void)state;
@@ -466,6 +491,7 @@ int main(int argc, char **argv)
         TEST(wrong_options_are_said_in_one_line),
         TEST(systemd_is_told_of_readiness_and_life),
         TEST(a_hangup_looks_everywhere_anew),
+        TEST(times_are_utc_wherever_it_runs),
         TEST(two_agents_do_not_share_a_state_file),
         TEST(a_ledger_without_a_mount_is_found_through_its_processes),
         TEST(what_both_ways_find_is_one_container),
