@@ -25,6 +25,7 @@ python3|command -v python3
 python3-pip|python3 -m pip --version
 ca-certificates|test -s /etc/ssl/certs/ca-certificates.crt
 '
+# shellcheck disable=SC2016 # the probes are expanded where they are run
 test_table='
 libcmocka-dev|pkg-config --exists cmocka
 ninja-build|command -v ninja

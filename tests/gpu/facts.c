@@ -1,7 +1,8 @@
 /*
  * What a driver really does, as JSON on standard output: what the rules of enforcer/rules.h and the
  * simulator claim, asked of the card. Nothing is linked: libcuda and NVML are opened by name, and every
- * call goes through dlsym. A call that is missing or fails shows as null, never as 0.
+ * call goes through dlsym. A call that is missing or fails shows as null, never as 0. What has a rule is followed by
+ * NAME_rule_charges, what vramcap charges for it.
  *
  *     gpu_facts            all of it
  *     gpu_facts --probe    one line per device: UUID, name, folder of libcuda; 77 without a device
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "enforcer/rules_array.h"
 #include "tests/gpu/driver.h"
 
 static bool first_in_object = true;
@@ -39,6 +41,16 @@ static void bytes_or_null(const char *name, bool known, int64_t bytes)
         field(name, "null");
 }
 
+/* What the card lost to something, on average of many, and what each is charged. */
+static void taken(const char *name, bool known, int64_t bytes, uint64_t rule)
+{
+    char rule_name[96];
+
+    bytes_or_null(name, known, bytes);
+    snprintf(rule_name, sizeof(rule_name), "%s_rule_charges", name);
+    field(rule_name, "%" PRIu64, rule);
+}
+
 /* What is free now; an error shows as a negative number. */
 static int64_t free_now(void)
 {
@@ -61,8 +73,8 @@ static void linear_cost(size_t bytes, unsigned count)
         granted++;
     after = free_now();
     snprintf(name, sizeof(name), "alloc_%zu_bytes_each_of_%u", bytes, count);
-    bytes_or_null(name, granted == count && before >= 0 && after >= 0,
-                  granted == 0 ? 0 : (before - after) / (int64_t)granted);
+    taken(name, granted == count && before >= 0 && after >= 0,
+          granted == 0 ? 0 : (before - after) / (int64_t)granted, vcap_rule_linear(bytes));
     for (unsigned i = 0; i < granted; i++)
         gpu.cuMemFree_v2(pointer[i]);
 }
@@ -110,7 +122,8 @@ static void physical(void)
     bytes_or_null("granularity_recommended", rc == CUDA_SUCCESS, (int64_t)advised);
     before = free_now();
     rc = gpu.cuMemCreate(&handle, 64 << 20, &prop, 0);
-    bytes_or_null("create_64_mib_takes", rc == CUDA_SUCCESS, before - free_now());
+    taken("create_64_mib_takes", rc == CUDA_SUCCESS, before - free_now(),
+          vcap_rule_physical(64 << 20));
     if (rc == CUDA_SUCCESS)
         gpu.cuMemRelease(handle);
     bytes_or_null("create_64_mib_leaves_after_release", rc == CUDA_SUCCESS, before - free_now());
@@ -122,6 +135,7 @@ static void pools(CUdevice device)
     CUmemoryPool pool;
     CUdeviceptr pointer[8];
     CUstream stream;
+    int64_t before = free_now();
     char name[64];
 
     if (gpu.cuDeviceGetDefaultMemPool == NULL ||
@@ -139,6 +153,7 @@ static void pools(CUdevice device)
         snprintf(name, sizeof(name), "pool_reserved_after_%u_up_to_%zu", i + 1, bytes);
         bytes_or_null(name, true, (int64_t)reserved);
     }
+    taken("pool_takes", before >= 0, before - free_now(), reserved);
     for (unsigned i = 0; i < 8; i++)
         gpu.cuMemFreeAsync(pointer[i], stream);
     gpu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
@@ -158,6 +173,9 @@ static void arrays(void)
         {1024, 0, 0}, {1024, 1024, 0}, {1000, 1000, 0}, {128, 128, 128}, {100, 100, 100}};
 
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        const struct vcap_array_format format = {.planes = 1, .plane = {{4, 1, 0, 0}}};
+        const struct vcap_array_shape rule_shape = {
+            .width = shapes[i][0], .height = shapes[i][1], .depth = shapes[i][2], .levels = 1};
         CUDA_ARRAY3D_DESCRIPTOR shape;
         CUarray array[16];
         unsigned made = 0;
@@ -175,7 +193,8 @@ static void arrays(void)
         after = free_now();
         snprintf(name, sizeof(name), "array_%ux%ux%u_float_each_of_16", shapes[i][0], shapes[i][1],
                  shapes[i][2]);
-        bytes_or_null(name, made == 16 && before >= 0, (before - after) / 16);
+        taken(name, made == 16 && before >= 0, (before - after) / 16,
+              vcap_rule_array(&format, &rule_shape));
         while (made > 0)
             gpu.cuArrayDestroy(array[--made]);
     }

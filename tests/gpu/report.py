@@ -258,7 +258,7 @@ def main():
         report["seconds"][name] = round(time.monotonic() - began, 1)
         write(report, arguments.out)  # each part is safe once it is there
     bare = report["facts"].get("bare", {})
-    report["wrong"] = verdict.shape(report) or verdict.ceiling(report)
+    report["wrong"] = verdict.shape(report) or verdict.ceiling(report) + verdict.rules(report)
     for name, part in (("facts", bare), ("cost", report["cost"])):
         if "failed" in part:
             report["wrong"].append("%s: %s" % (name, part["failed"]))

@@ -1,7 +1,10 @@
 """What a report must have, and what in it is wrong: the shape is checked before anybody reads it, and a ceiling that
-did not hold is not left for a reader to find. Both functions give a list of lines."""
+did not hold is not left for a reader to find. shape(), rules() and ceiling() give a list of lines each."""
+
+import re
 
 NUMBER = (int, float)
+RULE, SLACK = "_rule_charges", 2 << 20
 PARTS = ("facts", "cost", "frameworks", "hooks")
 FRAMEWORKS = ("torch", "torch-expandable", "torch-async", "cupy", "jax", "numba", "runtime_static", "runtime_shared")
 TOP = {"date": str, "machine": str, "kernel": str, "simulated": bool, "ceiling_mib": int, "mps": str,
@@ -55,6 +58,22 @@ def shape(report):
                 wrong += has(name, row, FOUND)
     if not is_empty(report["hooks"]):
         wrong += ["hooks: no %s" % name for name in ("preloaded", "bare") if name not in report["hooks"]]
+    return wrong
+
+
+def rules(report):
+    """What the card takes more of than vramcap charges: a container could hold more than its ceiling. Small allocations
+    share blocks of 2 MiB; what of the last one is unused is nobody's."""
+    wrong = []
+    for what, row in report["facts"].items():
+        for name, charged in row.items() if isinstance(row, dict) else ():
+            taken = row.get(name[:-len(RULE)]) if name.endswith(RULE) else None
+            if taken is not None:
+                many = re.search(r"_each_of_(\d+)", name)
+                count = int(many.group(1)) if many else 1
+                if (taken - charged) * count > (SLACK if many else 0):
+                    wrong.append("facts: %s: %s: the card lost %d, vramcap charges %d" % (
+                        what, name[:-len(RULE)], taken, charged))
     return wrong
 
 

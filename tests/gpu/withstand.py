@@ -32,16 +32,19 @@ JAX_THAT_HANGS = ("import os, signal, time\nsignal.signal(signal.SIGTERM, signal
 TORCH_THAT_BREAKS_UNDER_THE_LIBRARY = ("import os\nif 'vramcap' in os.environ.get('LD_PRELOAD', ''):\n"
                                        "    os._exit(3)\nraise ImportError('no GPU for it')\n")
 NUMBA_THAT_HOLDS_FOR_EVER = ("import sys, time, cupy\n__version__ = '0'\nclass cuda:\n"
-                             "    is_available = staticmethod(lambda: time.sleep(1000) if '--hold' in sys.argv else True)\n"
+                             "    is_available = staticmethod(\n"
+                             "        lambda: time.sleep(1000) if '--hold' in sys.argv else True)\n"
                              "    jit = staticmethod(lambda f: {(256, 256): lambda a: None})\n"
-                             "    device_array = staticmethod(lambda shape, dtype: cupy.empty(shape[0] * shape[1], 1))\n"
+                             "    device_array = staticmethod(\n"
+                             "        lambda shape, dtype: cupy.empty(shape[0] * shape[1], 1))\n"
                              "    @staticmethod\n    def to_device(array):\n"
                              "        class Copy:\n            copy_to_host = staticmethod(lambda: array)\n"
                              "        return Copy\n"
                              "    @staticmethod\n    def current_context():\n        class Context:\n"
                              "            get_memory_info = staticmethod(cupy.cuda.runtime.memGetInfo)\n"
                              "            class deallocations:\n"
-                             "                clear = staticmethod(lambda: cupy.get_default_memory_pool().free_all_blocks())\n"
+                             "                clear = staticmethod(\n"
+                             "                    lambda: cupy.get_default_memory_pool().free_all_blocks())\n"
                              "        return Context\n")
 NUMPY = ("float32, uint8 = 4, 1\nclass ones(list):\n    def __init__(self, n, dtype): self.n = n\n"
          "    def sum(self): return self.n\n")
@@ -50,6 +53,10 @@ NUMPY = ("float32, uint8 = 4, 1\nclass ones(list):\n    def __init__(self, n, dt
 def check(condition, text):
     if not condition:
         wrong.append(text)
+
+
+# Everything that hangs here would do so for more than 1000 s. What a run may take is its own limit and what a busy
+# machine adds.
 
 
 class Place:
@@ -154,7 +161,8 @@ def usage_and_folders():
     check(place.run("--simulator", "--build", place.at("none"), place.out).returncode == 2, "no build folder")
     for seconds in ("ten", "-5", "1.5", "9999999"):
         done = Place(seconds=seconds).simulated()
-        check(done.returncode == 2 and "VRAMCAP_GPU_SECONDS is '%s'" % seconds in done.stderr, "%s: %s" % (seconds, done))
+        check(done.returncode == 2 and "VRAMCAP_GPU_SECONDS is '%s'" % seconds in done.stderr,
+              "%s: %s" % (seconds, done))
     done = Place(TMPDIR="/nonexistent").simulated()
     check(done.returncode == 2 and "set TMPDIR" in done.stderr, "no temporary folder: %s" % done)
 
@@ -162,30 +170,38 @@ def usage_and_folders():
 def a_driver_that_does_not_answer():
     place = Place(seconds="20", VRAMCAP_SIM_DELAY_US="cuInit:1000000000")
     done = place.simulated()
-    check(done.returncode == 1 and done.seconds < 60, "a driver that hangs: %s after %d s" % (done, done.seconds))
+    check(done.returncode == 1 and done.seconds < 120, "a driver that hangs: %s after %d s" % (done, done.seconds))
     check("did not answer" in place.report()["wrong"][0], "its report: %s" % place.report())
     place = Place(seconds="20", VRAMCAP_SIM_FAIL="cuInit:0:999")
     done = place.simulated()
-    check(done.returncode == 77 and not os.path.exists(place.out + "/report.json"), "a driver without a card: %s" % done)
+    check(done.returncode == 77 and not os.path.exists(place.out + "/report.json"),
+          "a driver without a card: %s" % done)
+
+
+def written():
+    """What there is in the build folder, and since when."""
+    return sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(os.path.join(BUILD, "tests", "gpu")))
 
 
 def steps_that_hang():
     """One driver call, a framework, a holder, a compiler; and one that breaks under the library alone."""
-    before = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(os.path.join(BUILD, "tests", "gpu")))
+    before = written()
     place = Place(seconds="60", programs={"nvcc": NVCC_THAT_HANGS, "nvidia-cuda-mps-control": CONTROL_THAT_IS_DENIED},
                   modules={"jax.py": JAX_THAT_HANGS, "torch.py": TORCH_THAT_BREAKS_UNDER_THE_LIBRARY,
                            "numba.py": NUMBA_THAT_HOLDS_FOR_EVER, "numpy.py": NUMPY},
                   VRAMCAP_SIM_DELAY_US="cuArray3DCreate_v2:1000000000")
     done = place.simulated()
     report = place.report()
-    check(done.returncode == 1 and done.seconds < 90, "steps that hang: %s after %d s" % (done.returncode, done.seconds))
+    check(done.returncode == 1 and done.seconds < 180,
+          "steps that hang: %s after %d s" % (done.returncode, done.seconds))
     check(report["facts"]["bare"]["failed"].startswith("not finished in "), "facts: %s" % report["facts"])
     check(len(report["cost"]) == 5, "after facts that hang, the cost: %s" % report["cost"])
     frameworks = report["frameworks"]
     check("not finished in " in frameworks["jax"].get("absent", ""), "jax: %s" % frameworks["jax"])
-    check(frameworks["cupy"]["two_processes"]["blocks"] * 2 == frameworks["cupy"]["blocks"], "cupy: %s" % frameworks["cupy"])
-    check(frameworks["numba"].get("two_processes") == {"failed": "the first does not hold"}, "numba: %s" % frameworks["numba"])
-    check(frameworks["runtime_static"]["absent"].startswith("not built: nvcc"), "nvcc: %s" % frameworks["runtime_static"])
+    cupy, numba, runtime = (frameworks[name] for name in ("cupy", "numba", "runtime_static"))
+    check(cupy["two_processes"]["blocks"] * 2 == cupy["blocks"], "cupy: %s" % cupy)
+    check(numba.get("two_processes") == {"failed": "the first does not hold"}, "numba: %s" % numba)
+    check(runtime["absent"].startswith("not built: nvcc"), "nvcc: %s" % runtime)
     check(report["mps"] == "it could not be started: An instance of this daemon may not be started here",
           "MPS: %s" % report["mps"])
     for words in ("facts: not finished in", "torch: 3", "numba, two processes: the first does not hold"):
@@ -194,15 +210,14 @@ def steps_that_hang():
     # the daemon is asked whether it is there, started and, since it says no, never spoken to again but to quit
     check(set(place.lines("asked")) == {"nvidia-cuda-mps-control ", "nvidia-cuda-mps-control -d"},
           "asked: %s" % place.lines("asked"))
-    after = sorted((entry.name, entry.stat().st_mtime_ns) for entry in os.scandir(os.path.join(BUILD, "tests", "gpu")))
-    check(before == after, "the build folder was written to: %s" % (set(after) ^ set(before)))
+    check(before == written(), "the build folder was written to: %s" % (set(written()) ^ set(before)))
 
 
 def little_time():
     place = Place(seconds="2")
     done = place.simulated()
     report = place.report()
-    check(done.seconds < 30, "with two seconds it took %d" % done.seconds)
+    check(done.seconds < 90, "with two seconds it took %d" % done.seconds)
     check(verdict.NO_TIME in json.dumps(report), "with two seconds all was run: %s" % report["seconds"])
     check(done.returncode in (0, 1), "with two seconds: %s" % done)
 
@@ -212,13 +227,15 @@ def somebody_elses_daemon():
     pipe = place.at("mps")
     os.mkdir(pipe)
     control = os.path.join(SIM, "nvidia-cuda-mps-control")
-    theirs = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=pipe, CUDA_MPS_LOG_DIRECTORY=pipe, VRAMCAP_SIM_STATE=place.at("card"))
+    theirs = dict(os.environ, CUDA_MPS_PIPE_DIRECTORY=pipe, CUDA_MPS_LOG_DIRECTORY=pipe,
+                  VRAMCAP_SIM_STATE=place.at("card"))
 
     def say(word):
         return subprocess.run([control], input=word + "\n", env=theirs, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=60).returncode
 
-    subprocess.run([control, "-d"], env=theirs, check=True, timeout=60, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([control, "-d"], env=theirs, check=True, timeout=60, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
     try:
         place.environment["CUDA_MPS_PIPE_DIRECTORY"] = pipe
         done = place.simulated()
@@ -243,7 +260,8 @@ def a_signal_in_the_middle():
         process.kill()
         said = "still running after a minute"
     check(process.returncode == 143, "ended by a signal: %s %s" % (process.returncode, said))
-    check(place.report()["mps"] == "started" and "bare" in place.report()["facts"], "what was known: %s" % place.report())
+    report = place.report()
+    check(report["mps"] == "started" and "bare" in report["facts"], "what was known: %s" % report)
     place.nothing_is_left()
 
 

@@ -267,8 +267,8 @@ static int a_mig_slice_has_the_ceiling_of_its_own_uuid(void)
 
     fixture_needs_simulator();
     sim_card_uuid(1, uuid);
-    sim_uuid_text(uuid, name);
-    memcpy(name, "MIG", 3);
+    sim_uuid_text(uuid, others);
+    snprintf(name, sizeof(name), "MIG%s", others + 3);
     sim_card_uuid(SIM_MAX_CARDS + 3, uuid); /* the GPU that it is a slice of */
     sim_uuid_text(uuid, others);
     snprintf(setting, sizeof(setting), "%s=256,%s=512", others, name);

@@ -15,7 +15,8 @@ import subprocess
 import sys
 
 CASES = "docs/field-cases.md"
-FOREIGN = {"ggml_cuda_pool_vmm", "ggml_cuda_pool_leg", "ggml_backend_cuda_buffer_type_alloc_buffer"}  # names of other projects' sources
+# names of other projects' sources
+FOREIGN = {"ggml_cuda_pool_vmm", "ggml_cuda_pool_leg", "ggml_backend_cuda_buffer_type_alloc_buffer"}
 # ctest names that are the file's name with something in front
 FILES = {"hook_": "tests/hook/test_%s.c", "sim_": "tests/sim/test_sim_%s.c"}
 SOURCES = (".c", ".h", ".def", ".in", ".inc", ".py", ".sh", ".txt", ".cmake", ".yml", ".json", ".pml", ".S")
