@@ -3,11 +3,12 @@
  *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
  *     is in flight, which then charges the growth or gives it back; until it has decided (undecided) no
  *     other settling books growth that has no room, or the ceiling would be passed and nobody refused;
- *   - sequence is raised before and after every driver call that may move a pool.  A reading is the pool's
- *     figure only if nothing was in flight and the number stayed the same over the query.  Else it stands
- *     together with the reservations of all calls that the driver may have served since, and if somebody
- *     else booked in between, whose reading may be the later one, the account is not lowered.  A failed
- *     reading keeps the figure;
+ *   - sequence is raised before and after every driver call that may move a pool, and when less is booked: a
+ *     synchronise, which is no such call, may have given memory back.  A reading is the pool's figure only if
+ *     nothing was in flight and the number stayed the same over the query.  Else it stands together with the
+ *     reservations of all calls that the driver may have served since, and if somebody else booked in
+ *     between, whose reading may be the later one, the account is not lowered.  A failed reading keeps the
+ *     figure;
  *   - a handle is not asked about while or after it is destroyed;
  *   - the live map's record of a pool's pointer holds one reference to the pool, the table one.
  * Order of locks: a pool's, then the accounts'.  The table's is taken alone.
@@ -248,7 +249,7 @@ static bool may_serve(struct vcap_pool *pool, uint64_t bytes)
     uint64_t reserved = 0, used = 0;
     bool read;
 
-    if (!vcap_pool_query_begin(pool))
+    if (!vcap_pool_query_begin(pool, NULL))
         return false;
     read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
            vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
@@ -444,26 +445,27 @@ static void each(void (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigne
 
 /*
  * One synchronise gives back what its own stream freed; what other streams freed goes with theirs.  So
- * while a pool holds idle memory above its threshold the next synchronise looks again.
+ * while a pool holds idle memory above its threshold the next synchronise looks again.  Asked ahead of the
+ * reading that is booked: what another thread gives back after that was idle then, or freed since and said so.
  */
 static void settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
-    uint64_t reserved = 0, used = 0, threshold = 0;
+    uint64_t reserved = 0, used = 0, threshold = 0, sequence;
     bool read;
 
     (void)ordinal;
+    if (vcap_pool_query_begin(pool, &sequence)) {
+        read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
+               vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+               vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+        vcap_lock_take(&pool->lock);
+        pool->queries--;
+        pool->kept = !read || reserved > used || sequence != pool->sequence;
+        vcap_lock_drop(&pool->lock);
+        if (!read || (reserved > threshold && reserved > used))
+            vcap_pools_touched();
+    }
     vcap_pool_settle(pool, row);
-    if (!vcap_pool_query_begin(pool))
-        return;
-    read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
-           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
-           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    vcap_pool_query_end(pool);
-    vcap_lock_take(&pool->lock);
-    pool->kept = !read || reserved > used;
-    vcap_lock_drop(&pool->lock);
-    if (!read || (reserved > threshold && reserved > used))
-        vcap_pools_touched();
 }
 
 void vcap_pools_settle(unsigned row)
@@ -478,7 +480,7 @@ static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 
     if (pool->account.ordinal != ordinal)
         return;
-    if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool)) {
+    if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool, NULL)) {
         vcap_pool_call_begin(pool);
         r = vcap_relaxed_begin();
         vcap_own.cuMemPoolTrimTo(pool->handle, 0);

@@ -37,8 +37,9 @@ struct vcap_pool {
 /* One of the driver's figures about a pool, read in relaxed mode.  False: it does not say. */
 bool vcap_pool_attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *value);
 
-/* Around questions to the driver about a pool.  False: its handle is dead or dying, it must not be asked. */
-bool vcap_pool_query_begin(struct vcap_pool *pool);
+/* Around questions to the driver about a pool.  False: its handle is dead or dying, it must not be asked.
+ * sequence: NULL, or the pool's number then. */
+bool vcap_pool_query_begin(struct vcap_pool *pool, uint64_t *sequence);
 void vcap_pool_query_end(struct vcap_pool *pool);
 
 /*
