@@ -134,14 +134,10 @@ bool vcap_export_by_others(CUdevice *ordinal, uint64_t size, uint64_t hash)
     gpu = device->gpu;
     if (!vcap_ledger_exported(l, vcap_ledger_mine(l), size, hash, &gpu))
         return false;
-    for (CUdevice i = 0; gpu != device->gpu && i < VCAP_DEVICES_MAX; i++) {
-        const struct vcap_device *d = &vcap_process.device[i];
-
-        if (__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == 1 && d->gpu == gpu) {
+    /* made ready here where this process has not used it yet; the first that the driver does not know ends it */
+    for (CUdevice i = 0; gpu != device->gpu && (device = vcap_device(i)) != NULL; i++)
+        if (device->gpu == gpu)
             *ordinal = i;
-            break;
-        }
-    }
     return true;
 }
 

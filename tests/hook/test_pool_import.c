@@ -9,7 +9,7 @@
 #include "tests/hook/pair.h"
 #include "tests/hook/scenario.h"
 
-static int exporter_of_600(void)
+static int exporter_on(CUdevice card)
 {
     CUmemPoolProps properties;
     CUmemPoolPtrExportData data;
@@ -20,8 +20,9 @@ static int exporter_of_600(void)
     memset(&properties, 0, sizeof(properties));
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = card;
     properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    OK(begin(0));
+    OK(begin(card));
     OK(api.cuMemPoolCreate(&pool, &properties));
     OK(api.cuMemAllocFromPoolAsync(&pointer, 600 * MIB, pool, NULL));
     OK(api.cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -34,6 +35,16 @@ static int exporter_of_600(void)
     TELL();
     AWAIT();
     return 0;
+}
+
+static int exporter_of_600(void)
+{
+    return exporter_on(0);
+}
+
+static int exporter_on_another_card(void)
+{
+    return exporter_on(1);
 }
 
 static int passive_stranger(void)
@@ -71,6 +82,27 @@ static int a_pointer_on_record_is_shown_and_not_charged(void)
     TELL();
     AWAIT();
     SAME(charged(0), 0);
+    TELL();
+    SAME(pair_wait(), 0);
+    return 0;
+}
+
+/* Which the importer has never used: the record says where it is, the context does not. */
+static int a_pointer_on_another_card_is_shown_there(void)
+{
+    CUmemPoolPtrExportData data;
+    CUdeviceptr window;
+    CUmemoryPool pool;
+
+    CHECK(meet(exporter_on_another_card, &pool, &data) == 0);
+    OK(api.cuMemPoolImportPointer(&window, pool, &data));
+    SAME(imported(1), 600 * MIB);
+    SAME(imported(0), 0);
+    SAME(charged(1), 600 * MIB);
+    OK(api.cuMemFreeAsync(window, NULL));
+    SAME(imported(1), 0);
+    TELL();
+    AWAIT();
     TELL();
     SAME(pair_wait(), 0);
     return 0;
@@ -145,6 +177,8 @@ static int a_pointer_that_its_exporter_freed_is_off_the_record(void)
 
 static const struct scenario scenarios[] = {
     SCENARIO(a_pointer_on_record_is_shown_and_not_charged, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
+    SCENARIO(a_pointer_on_another_card_is_shown_there,
+             "VRAMCAP_SIM_POOL_CHUNK_MIB=2;VRAMCAP_SIM_CARDS=2x24576"),
     SCENARIO(a_strangers_pointer_is_charged_until_it_is_freed, NULL),
     SCENARIO(a_strangers_pointer_without_room_is_refused_and_given_back,
              "VRAMCAP_SIM_JOURNAL=@/journal"),
