@@ -30,6 +30,7 @@
 uint32_t vcap_pools_unsettled;
 static struct vcap_lock table_lock;
 static struct vcap_pool *table;
+static uint32_t known; /* in the table; stored under its lock, looked at without */
 
 /* ---- life ---- */
 
@@ -75,6 +76,14 @@ static struct vcap_pool *find(CUmemoryPool handle)
     return found;
 }
 
+/* Into the table, with its lock held; false: no memory. */
+static bool put_in(struct vcap_pool *pool)
+{
+    HASH_ADD_PTR(table, handle, pool);
+    __atomic_store_n(&known, HASH_COUNT(table), __ATOMIC_RELAXED);
+    return !pool->lost;
+}
+
 /* Out of the table, if it is in it; the table's reference goes with it. */
 static void take_out(struct vcap_pool *pool)
 {
@@ -84,6 +93,7 @@ static void take_out(struct vcap_pool *pool)
     in = find(pool->handle) == pool;
     if (in)
         HASH_DEL(table, pool);
+    __atomic_store_n(&known, HASH_COUNT(table), __ATOMIC_RELAXED);
     vcap_lock_drop(&table_lock);
     if (in)
         vcap_pool_put(pool);
@@ -124,11 +134,8 @@ void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ord
     if (fresh == NULL)
         return; /* met again, as memory of a device, at its first allocation */
     vcap_lock_take(&table_lock);
-    if (find(handle) == NULL) {
-        HASH_ADD_PTR(table, handle, fresh);
-        if (!fresh->lost)
-            fresh = NULL;
-    }
+    if (find(handle) == NULL && put_in(fresh))
+        fresh = NULL;
     vcap_lock_drop(&table_lock);
     vcap_pool_put(fresh);
 }
@@ -141,22 +148,18 @@ struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
         fresh = make(handle, VCAP_POOL_CHARGED, ordinal, false);
         vcap_lock_take(&table_lock);
         pool = find(handle);
-        if (pool == NULL && fresh != NULL) {
-            HASH_ADD_PTR(table, handle, fresh);
-            if (!fresh->lost) {
-                pool = fresh;
-                fresh = NULL;
-            }
+        if (pool == NULL && fresh != NULL && put_in(fresh)) {
+            pool = fresh;
+            fresh = NULL;
         }
         if (pool != NULL)
             hold(pool);
         vcap_lock_drop(&table_lock);
         vcap_pool_put(fresh);
     }
-    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED &&
-        __atomic_load_n(&pool->account.ordinal, __ATOMIC_RELAXED) < 0) {
+    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED && vcap_pool_ordinal(pool) < 0) {
         vcap_lock_take(&pool->lock);
-        if (pool->account.ordinal < 0) /* once, and read by whoever has met the pool since */
+        if (pool->account.ordinal < 0)
             __atomic_store_n(&pool->account.ordinal, ordinal, __ATOMIC_RELAXED);
         vcap_lock_drop(&pool->lock);
     }
@@ -478,7 +481,7 @@ static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
     struct vcap_relaxed r;
 
-    if (pool->account.ordinal != ordinal)
+    if (vcap_pool_ordinal(pool) != ordinal)
         return;
     if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool, NULL)) {
         vcap_pool_call_begin(pool);
@@ -495,7 +498,7 @@ static void trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 bool vcap_pools_exist(void)
 {
     /* a hint: a pool that another thread enters at this moment holds nothing yet */
-    return __atomic_load_n(&table, __ATOMIC_RELAXED) != NULL;
+    return __atomic_load_n(&known, __ATOMIC_RELAXED) != 0;
 }
 
 void vcap_pools_trim(CUdevice ordinal, unsigned row)
@@ -508,5 +511,6 @@ void vcap_pools_forget(void)
     /* the pools stay where they are: the parent's allocator may have been in the middle of anything */
     vcap_lock_forget(&table_lock);
     table = NULL;
+    known = 0;
     vcap_pools_unsettled = 0;
 }

@@ -132,7 +132,7 @@ CUresult vcap_pool_settle_for(struct vcap_pool *pool, unsigned row, struct vcap_
     CUresult result = CUDA_SUCCESS;
 
     /* made ready here: with the pool's lock held nobody calls the driver */
-    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(pool->account.ordinal) == NULL)
+    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(vcap_pool_ordinal(pool)) == NULL)
         return result;
     for (int tries = 0;; tries++) {
         uint64_t sequence, begun, bookings;

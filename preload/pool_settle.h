@@ -34,6 +34,12 @@ struct vcap_pool {
     UT_hash_handle hh;
 };
 
+/* Where it is; -1: not known yet.  Set once, by whoever allocates first from a pool that came without one. */
+static inline CUdevice vcap_pool_ordinal(const struct vcap_pool *pool)
+{
+    return __atomic_load_n(&pool->account.ordinal, __ATOMIC_RELAXED);
+}
+
 /* One of the driver's figures about a pool, read in relaxed mode.  False: it does not say. */
 bool vcap_pool_attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *value);
 

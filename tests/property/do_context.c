@@ -108,7 +108,7 @@ int do_context_destroy(struct actor *a)
     hit = struck(a);
     if (result == CUDA_SUCCESS) {
         forget(a, at);
-        a->world->loose = true; /* pools look again at the next synchronise */
+        loosen(a); /* pools look again at the next synchronise */
     } else {
         EXPECT(hit);
     }
@@ -173,7 +173,7 @@ int do_primary(struct actor *a)
     if (chance(a, 30)) {
         GOOD(api.cuDevicePrimaryCtxReset_v2(1));
         things_gone(a, context);
-        w->loose = true;
+        loosen(a);
     }
     arm(a, calls);
     result = api.cuDevicePrimaryCtxRelease_v2(1);
@@ -181,7 +181,7 @@ int do_primary(struct actor *a)
     if (result == CUDA_SUCCESS) {
         things_gone(a, context);
         w->primary[1] = false;
-        w->loose = true;
+        loosen(a);
     } else {
         EXPECT(hit);
     }
@@ -222,7 +222,7 @@ int do_limit(struct actor *a)
     result = api.cuCtxSetLimit(limits[limit], value);
     hit = struck(a);
     if (hit) { /* a stack is rounded up to 16 bytes a thread */
-        a->world->loose = true;
+        loosen(a);
         not_read(a, 6 * MIB);
     }
     GOOD(api.cuCtxGetLimit(&is, limits[limit]));

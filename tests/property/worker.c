@@ -5,9 +5,10 @@
  *     go STEPS    that many steps by every thread, then quiet; the ledger is what the model says
  *     return      gives back what it borrowed, hears what it lent
  *     drain       gives everything back; nothing is charged then
+ *     end         ends, with 0 or what a sanitizer has to say
  *
- * An answer is "ok CHARGED0 CHARGED1 IMPORTED0 IMPORTED1 STEPS GRANTED REFUSED STRUCK SLACK", or "bad" (and a line
- * on standard error).  Ceilings and quota are in MiB.
+ * An answer is "ok CHARGED0 CHARGED1 IMPORTED0 IMPORTED1 STEPS GRANTED REFUSED STRUCK SLACK0 SLACK1", or "bad"
+ * (and a line on standard error).  Ceilings and quota are in MiB.
  */
 #include "tests/property/worker.h"
 
@@ -252,8 +253,10 @@ int end_thing(struct actor *a, struct thing *t)
         GOOD(api.cuDestroyExternalMemory((CUexternalMemory)(uintptr_t)t->number));
         break;
     case POOL:
-        if (!t->destroyed)
+        if (!t->destroyed) {
+            t->size = pool_reserved((CUmemoryPool)(uintptr_t)t->number);
             GOOD(api.cuMemPoolDestroy((CUmemoryPool)(uintptr_t)t->number));
+        }
         t->destroyed = true;
         if (t->pointers != 0)
             return 0; /* goes with the last of them */
@@ -363,12 +366,12 @@ static void answer(int rc)
         n[3] += actors[i].struck;
     }
     if (rc == 0)
-        printf("ok %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
-               (unsigned long long)model_bytes(&world, 0),
-               (unsigned long long)model_bytes(&world, 1),
-               (unsigned long long)model_imported(&world, 0),
-               (unsigned long long)model_imported(&world, 1), n[0], n[1], n[2], n[3],
-               (unsigned long long)model_slack(&world));
+        printf(
+            "ok %llu %llu %llu %llu %llu %llu %llu %llu %llu %llu\n",
+            (unsigned long long)model_bytes(&world, 0), (unsigned long long)model_bytes(&world, 1),
+            (unsigned long long)model_imported(&world, 0),
+            (unsigned long long)model_imported(&world, 1), n[0], n[1], n[2], n[3],
+            (unsigned long long)model_slack(&world, 0), (unsigned long long)model_slack(&world, 1));
     else
         printf("%s\n", rc == 2 ? "wait" : "bad");
     fflush(stdout);
@@ -380,6 +383,7 @@ static int set_up(const char *how)
 
     a->world = &world;
     a->doing = "set up";
+    fixture_draw(); /* once, before there are threads */
     if (!test_api_bind(&api, how) || !failures_find())
         return 1;
     GOOD(api.cuInit(0));
