@@ -62,7 +62,8 @@ static int set(struct vcap_account *a, struct vcap_device *device, unsigned row,
         link_in(a);
     else if (a->bytes != 0 && bytes == 0)
         link_out(a);
-    a->bytes = bytes;
+    /* also looked at without the lock, as a hint */
+    __atomic_store_n(&a->bytes, bytes, __ATOMIC_RELAXED);
     return 0;
 }
 

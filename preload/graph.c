@@ -30,8 +30,9 @@ struct exec {
 };
 
 static struct vcap_lock lock;
-/* all of it under the lock; table is also looked at without, as a hint */
+/* all of it under the lock */
 static struct exec *table;
+static uint32_t execs; /* in the table; also looked at without the lock, as a hint */
 static uint64_t trims;
 static struct {
     struct vcap_account account;
@@ -125,7 +126,7 @@ void vcap_graph_enter(CUgraphExec exec, const struct vcap_graph_needs *needs)
 {
     struct exec *fresh = needs->any ? calloc(1, sizeof(*fresh)) : NULL, *stale;
 
-    if (fresh == NULL && __atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
+    if (fresh == NULL && __atomic_load_n(&execs, __ATOMIC_RELAXED) == 0)
         return;
     vcap_lock_take(&lock);
     stale = find(exec); /* destroyed behind our back */
@@ -138,6 +139,7 @@ void vcap_graph_enter(CUgraphExec exec, const struct vcap_graph_needs *needs)
         if (!fresh->lost)
             fresh = NULL;
     }
+    __atomic_store_n(&execs, HASH_COUNT(table), __ATOMIC_RELAXED);
     vcap_lock_drop(&lock);
     free(stale);
     free(fresh);
@@ -147,8 +149,8 @@ bool vcap_graph_needs_of(CUgraphExec exec, struct vcap_graph_needs *needs, bool 
 {
     const struct exec *found;
 
-    /* whoever launches a graph has been told of its instantiation, and so sees the table */
-    if (__atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
+    /* whoever launches a graph has been told of its instantiation, and so sees the number */
+    if (__atomic_load_n(&execs, __ATOMIC_RELAXED) == 0)
         return false;
     vcap_lock_take(&lock);
     found = find(exec);
@@ -164,12 +166,13 @@ bool vcap_graph_take(CUgraphExec exec, struct vcap_graph_needs *needs)
 {
     struct exec *found;
 
-    if (__atomic_load_n(&table, __ATOMIC_RELAXED) == NULL)
+    if (__atomic_load_n(&execs, __ATOMIC_RELAXED) == 0)
         return false;
     vcap_lock_take(&lock);
     found = find(exec);
     if (found != NULL) {
         HASH_DEL(table, found);
+        __atomic_store_n(&execs, HASH_COUNT(table), __ATOMIC_RELAXED);
         *needs = found->needs;
     }
     vcap_lock_drop(&lock);
@@ -357,5 +360,6 @@ void vcap_graphs_forget(void)
 {
     vcap_lock_forget(&lock);
     table = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
+    execs = 0;
     memset(pools, 0, sizeof(pools));
 }

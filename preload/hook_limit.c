@@ -196,28 +196,43 @@ static uint64_t look(struct limits *l, CUlimit limit, uint64_t present, uint64_t
     return more;
 }
 
-/* Reserves what a new value costs more than is charged for the limit now. */
-static CUresult reserve(struct limits *l, CUlimit limit, uint64_t value)
+/* A call that has looked at the value in force. */
+struct setting {
+    size_t present, value;
+    uint64_t seen; /* the limit's sequence ahead of that look */
+    bool raises;   /* it may take memory, and may be refused for it */
+};
+
+/*
+ * Reserves what a new value costs more than is charged for the limit now.  A value that is not above the one
+ * in force takes nothing: what is charged too little for it is late, from a reading that failed, and booked
+ * without refusal.  Where another call sets the limit meanwhile, the look says nothing and it counts as a raise.
+ */
+static CUresult reserve(struct limits *l, CUlimit limit, struct setting *s)
 {
     struct limit *entry = &l->limit[limit];
     CUresult result = CUDA_SUCCESS;
     uint64_t wanted;
 
     pthread_mutex_lock(&lock);
-    wanted = increase(l, limit, value);
+    s->raises = s->value > s->present || entry->calls != 0 || entry->sequence != s->seen;
+    wanted = increase(l, limit, s->value);
     if (!l->gone && wanted > entry->account.bytes)
-        result = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, wanted, false);
+        result = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, wanted, !s->raises);
     entry->calls += result == CUDA_SUCCESS;
     entry->sequence++;
     pthread_mutex_unlock(&lock);
     return result;
 }
 
+enum growth { IF_ROOM, LATE, ANYWAY };
+
 /*
- * Ends a call by booking what the driver says.  False: that is more than there is room for (never with
- * force); the charge is as before and the call has not ended.
+ * Ends a call by booking what the driver says.  False: that is more than there is room for (IF_ROOM only);
+ * the charge is as before and the call has not ended.  LATE: growth is no doing of this call, and is left to
+ * another one that is under way.
  */
-static bool settle(struct limits *l, CUlimit limit, bool force)
+static bool settle(struct limits *l, CUlimit limit, enum growth growth)
 {
     struct limit *entry = &l->limit[limit];
 
@@ -238,8 +253,10 @@ static bool settle(struct limits *l, CUlimit limit, bool force)
             pthread_mutex_unlock(&lock);
             continue;
         }
-        if (read && !l->gone && (is > entry->account.bytes || (alone && still)) &&
-            vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, is, force) != CUDA_SUCCESS) {
+        if (read && !l->gone &&
+            (is > entry->account.bytes ? growth != LATE || alone : alone && still) &&
+            vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, is, growth != IF_ROOM) !=
+                CUDA_SUCCESS) {
             pthread_mutex_unlock(&lock);
             return false;
         }
@@ -261,29 +278,32 @@ static CUresult ask(struct limits *l, CUlimit limit, size_t value)
 
 static CUresult set(struct limits *l, CUlimit limit, size_t value)
 {
-    size_t present = 0;
+    struct setting s = {.value = value};
     CUresult result;
 
-    result = vcap_own.cuCtxGetLimit(&present, limit);
+    pthread_mutex_lock(&lock);
+    s.seen = l->limit[limit].sequence;
+    pthread_mutex_unlock(&lock);
+    result = vcap_own.cuCtxGetLimit(&s.present, limit);
     if (result == CUDA_ERROR_UNSUPPORTED_LIMIT)
         return VCAP_CALL(cuCtxSetLimit, limit, value); /* this device does not have the limit */
     if (result != CUDA_SUCCESS)
         return result; /* what it would cost cannot be known: it is not set */
-    vcap_make_room(l->ordinal, VCAP_ROW_cuCtxSetLimit, look(l, limit, present, value));
-    result = reserve(l, limit, value);
+    vcap_make_room(l->ordinal, VCAP_ROW_cuCtxSetLimit, look(l, limit, s.present, value));
+    result = reserve(l, limit, &s);
     if (result != CUDA_SUCCESS)
         return result;
     result = ask(l, limit, value);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         vcap_device_full(vcap_device(l->ordinal), l->ordinal, VCAP_ROW_cuCtxSetLimit,
                          increase(l, limit, value));
-    if (settle(l, limit, false))
+    if (settle(l, limit, s.raises ? IF_ROOM : LATE))
         return result;
     /* the driver rounded up to more than there is room for */
     vcap_last_resort(l->ordinal, VCAP_ROW_cuCtxSetLimit, 0);
-    if (!settle(l, limit, false)) {
-        ask(l, limit, present);
-        settle(l, limit, true);
+    if (!settle(l, limit, IF_ROOM)) {
+        ask(l, limit, s.present);
+        settle(l, limit, ANYWAY);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;

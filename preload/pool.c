@@ -3,11 +3,12 @@
  *   - a pool's account is never below what the driver has reserved for it, but while a call that grew it
  *     is in flight, which then charges the growth or gives it back; until it has decided (undecided) no
  *     other settling books growth that has no room, or the ceiling would be passed and nobody refused;
- *   - sequence is raised before and after every driver call that may move a pool.  A reading is the pool's
- *     figure only if nothing was in flight and the number stayed the same over the query.  Else it stands
- *     together with the reservations of all calls that the driver may have served since, and if somebody
- *     else booked in between, whose reading may be the later one, the account is not lowered.  A failed
- *     reading keeps the figure;
+ *   - sequence is raised before and after every driver call that may move a pool, and when less is booked: a
+ *     synchronise, which is no such call, may have given memory back.  A reading is the pool's figure only if
+ *     nothing was in flight and the number stayed the same over the query.  Else it stands together with the
+ *     reservations of all calls that the driver may have served since, and if somebody else booked in
+ *     between, whose reading may be the later one, the account is not lowered.  A failed reading keeps the
+ *     figure;
  *   - a handle is not asked about while or after it is destroyed;
  *   - the live map's record of a pool's pointer holds one reference to the pool, the table one.
  * Order of locks: a pool's, then the accounts'.  The table's is taken alone.
@@ -29,6 +30,7 @@
 uint32_t vcap_pools_unsettled;
 static struct vcap_lock table_lock;
 static struct vcap_pool *table;
+static uint32_t known; /* in the table; stored under its lock, looked at without */
 
 /* ---- life ---- */
 
@@ -75,6 +77,14 @@ static struct vcap_pool *find(CUmemoryPool handle)
     return found;
 }
 
+/* Into the table, with its lock held; false: no memory. */
+static bool put_in(struct vcap_pool *pool)
+{
+    HASH_ADD_PTR(table, handle, pool);
+    __atomic_store_n(&known, HASH_COUNT(table), __ATOMIC_RELAXED);
+    return !pool->lost;
+}
+
 /* Out of the table, if it is in it; the table's reference goes with it. */
 static void take_out(struct vcap_pool *pool)
 {
@@ -84,6 +94,7 @@ static void take_out(struct vcap_pool *pool)
     in = find(pool->handle) == pool;
     if (in)
         HASH_DEL(table, pool);
+    __atomic_store_n(&known, HASH_COUNT(table), __ATOMIC_RELAXED);
     vcap_lock_drop(&table_lock);
     if (in)
         vcap_pool_put(pool);
@@ -124,11 +135,8 @@ void vcap_pool_enter(CUmemoryPool handle, enum vcap_pool_kind kind, CUdevice ord
     if (fresh == NULL)
         return; /* met again, as memory of a device, at its first allocation */
     vcap_lock_take(&table_lock);
-    if (find(handle) == NULL) {
-        HASH_ADD_PTR(table, handle, fresh);
-        if (!fresh->lost)
-            fresh = NULL;
-    }
+    if (find(handle) == NULL && put_in(fresh))
+        fresh = NULL;
     vcap_lock_drop(&table_lock);
     vcap_pool_put(fresh);
 }
@@ -141,22 +149,18 @@ struct vcap_pool *vcap_pool_meet(CUmemoryPool handle, CUdevice ordinal)
         fresh = make(handle, VCAP_POOL_CHARGED, ordinal, false);
         vcap_lock_take(&table_lock);
         pool = find(handle);
-        if (pool == NULL && fresh != NULL) {
-            HASH_ADD_PTR(table, handle, fresh);
-            if (!fresh->lost) {
-                pool = fresh;
-                fresh = NULL;
-            }
+        if (pool == NULL && fresh != NULL && put_in(fresh)) {
+            pool = fresh;
+            fresh = NULL;
         }
         if (pool != NULL)
             hold(pool);
         vcap_lock_drop(&table_lock);
         vcap_pool_put(fresh);
     }
-    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED &&
-        __atomic_load_n(&pool->account.ordinal, __ATOMIC_RELAXED) < 0) {
+    if (pool != NULL && pool->kind == VCAP_POOL_CHARGED && vcap_pool_ordinal(pool) < 0) {
         vcap_lock_take(&pool->lock);
-        if (pool->account.ordinal < 0) /* once, and read by whoever has met the pool since */
+        if (pool->account.ordinal < 0)
             __atomic_store_n(&pool->account.ordinal, ordinal, __ATOMIC_RELAXED);
         vcap_lock_drop(&pool->lock);
     }
@@ -249,7 +253,7 @@ static bool may_serve(struct vcap_pool *pool, uint64_t bytes)
     uint64_t reserved = 0, used = 0;
     bool read;
 
-    if (!vcap_pool_query_begin(pool))
+    if (!vcap_pool_query_begin(pool, NULL))
         return false;
     read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
            vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
@@ -447,26 +451,27 @@ static bool each(bool (*visit)(struct vcap_pool *pool, CUdevice ordinal, unsigne
 
 /*
  * One synchronise gives back what its own stream freed; what other streams freed goes with theirs.  So
- * while a pool holds idle memory above its threshold the next synchronise looks again.
+ * while a pool holds idle memory above its threshold the next synchronise looks again.  Asked ahead of the
+ * reading that is booked: what another thread gives back after that was idle then, or freed since and said so.
  */
 static bool settle_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
-    uint64_t reserved = 0, used = 0, threshold = 0;
+    uint64_t reserved = 0, used = 0, threshold = 0, sequence;
     bool read;
 
     (void)ordinal;
+    if (vcap_pool_query_begin(pool, &sequence)) {
+        read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
+               vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
+               vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+        vcap_lock_take(&pool->lock);
+        pool->queries--;
+        pool->kept = !read || reserved > used || sequence != pool->sequence;
+        vcap_lock_drop(&pool->lock);
+        if (!read || (reserved > threshold && reserved > used))
+            vcap_pools_touched();
+    }
     vcap_pool_settle(pool, row);
-    if (!vcap_pool_query_begin(pool))
-        return false;
-    read = vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) &&
-           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) &&
-           vcap_pool_attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
-    vcap_pool_query_end(pool);
-    vcap_lock_take(&pool->lock);
-    pool->kept = !read || reserved > used;
-    vcap_lock_drop(&pool->lock);
-    if (!read || (reserved > threshold && reserved > used))
-        vcap_pools_touched();
     return false;
 }
 
@@ -480,9 +485,9 @@ static bool trim_one(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 {
     struct vcap_relaxed r;
 
-    if (pool->account.ordinal != ordinal)
+    if (vcap_pool_ordinal(pool) != ordinal)
         return false;
-    if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool)) {
+    if (vcap_own.cuMemPoolTrimTo != NULL && vcap_pool_query_begin(pool, NULL)) {
         vcap_pool_call_begin(pool);
         r = vcap_relaxed_begin();
         vcap_own.cuMemPoolTrimTo(pool->handle, 0);
@@ -510,7 +515,7 @@ static bool is_busy(struct vcap_pool *pool, CUdevice ordinal, unsigned row)
 bool vcap_pools_exist(void)
 {
     /* a hint: a pool that another thread enters at this moment holds nothing yet */
-    return __atomic_load_n(&table, __ATOMIC_RELAXED) != NULL;
+    return __atomic_load_n(&known, __ATOMIC_RELAXED) != 0;
 }
 
 bool vcap_pools_busy(CUdevice ordinal)
@@ -528,5 +533,6 @@ void vcap_pools_forget(void)
     /* the pools stay where they are: the parent's allocator may have been in the middle of anything */
     vcap_lock_forget(&table_lock);
     table = NULL;
+    known = 0;
     vcap_pools_unsettled = 0;
 }

@@ -35,12 +35,14 @@ static bool query_begin(struct vcap_pool *pool)
     return true;
 }
 
-bool vcap_pool_query_begin(struct vcap_pool *pool)
+bool vcap_pool_query_begin(struct vcap_pool *pool, uint64_t *sequence)
 {
     bool may;
 
     vcap_lock_take(&pool->lock);
     may = query_begin(pool);
+    if (sequence != NULL)
+        *sequence = pool->sequence;
     vcap_lock_drop(&pool->lock);
     return may;
 }
@@ -114,6 +116,7 @@ static CUresult book(struct vcap_pool *pool, unsigned row, const struct reading 
     else if (result != CUDA_SUCCESS)
         result = vcap_account_try(&pool->account, row, least);
     pool->bookings++;
+    pool->sequence += pool->account.bytes < now; /* a higher reading from before is none any more */
     if (result != CUDA_SUCCESS && force) {
         vcap_pools_touched();
         result = CUDA_SUCCESS;
@@ -129,7 +132,7 @@ CUresult vcap_pool_settle_for(struct vcap_pool *pool, unsigned row, struct vcap_
     CUresult result = CUDA_SUCCESS;
 
     /* made ready here: with the pool's lock held nobody calls the driver */
-    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(pool->account.ordinal) == NULL)
+    if (pool->kind != VCAP_POOL_CHARGED || vcap_device(vcap_pool_ordinal(pool)) == NULL)
         return result;
     for (int tries = 0;; tries++) {
         uint64_t sequence, begun, bookings;

@@ -34,11 +34,18 @@ struct vcap_pool {
     UT_hash_handle hh;
 };
 
+/* Where it is; -1: not known yet.  Set once, by whoever allocates first from a pool that came without one. */
+static inline CUdevice vcap_pool_ordinal(const struct vcap_pool *pool)
+{
+    return __atomic_load_n(&pool->account.ordinal, __ATOMIC_RELAXED);
+}
+
 /* One of the driver's figures about a pool, read in relaxed mode.  False: it does not say. */
 bool vcap_pool_attribute(CUmemoryPool handle, CUmemPool_attribute which, uint64_t *value);
 
-/* Around questions to the driver about a pool.  False: its handle is dead or dying, it must not be asked. */
-bool vcap_pool_query_begin(struct vcap_pool *pool);
+/* Around questions to the driver about a pool.  False: its handle is dead or dying, it must not be asked.
+ * sequence: NULL, or the pool's number then. */
+bool vcap_pool_query_begin(struct vcap_pool *pool, uint64_t *sequence);
 void vcap_pool_query_end(struct vcap_pool *pool);
 
 /*

@@ -168,6 +168,31 @@ static int a_failed_reading_keeps_the_higher_figure(void)
     return 0;
 }
 
+/* A stack of one byte more takes 16 a thread; the reading that would tell is lost.  Setting it to what it is,
+ * or lower, takes nothing more: it passes though the ceiling is reached, and what was missed is booked. */
+static int what_a_failed_reading_missed_is_booked_without_refusal(void)
+{
+    size_t before, wide;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE); /* reading 1, then 2 and the bad one */
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 17));
+    SAME(charged(0), pages(17 * threads()));
+    OK(api.cuMemAlloc_v2(&pointer, 64 * MIB - pages(17 * threads())));
+    wide = value_of(CU_LIMIT_STACK_SIZE);
+    SAME(wide, before + 32);
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, wide - 1)); /* which is rounded up to what it is */
+    SAME(value_of(CU_LIMIT_STACK_SIZE), wide);
+    SAME(charged(0), 64 * MIB - pages(17 * threads()) + pages(32 * threads()));
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, wide));
+    SAME(gpu_row(0).refusals, 0);
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, wide + 1)); /* the GPU is over */
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before));
+    SAME(charged(0), 64 * MIB - pages(17 * threads()));
+    return 0;
+}
+
 static int a_limit_that_cannot_be_read_is_not_set(void)
 {
     OK(begin(0));
@@ -346,6 +371,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_driver_that_fails_changes_no_charge,
              "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:1,cuCtxSetLimit:3:2"),
     SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
+    SCENARIO(what_a_failed_reading_missed_is_booked_without_refusal,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxGetLimit:3:999"),
     SCENARIO(a_limit_that_cannot_be_read_is_not_set,
              JOURNAL ";VRAMCAP_SIM_FAIL=cuCtxGetLimit:1:999"),
     SCENARIO(destroying_a_context_gives_its_limits_back, NULL),

@@ -301,6 +301,79 @@ static int room_of_a_call_in_the_driver_is_kept_while_others_settle(void)
     return 0;
 }
 
+/* ---- readings that are old when they count: the third reading of a pool waits on its way out ---- */
+
+static CUstream here, there;
+
+/* 4 MiB are used on one stream, 8 MiB idle on another, which has not been waited for. */
+static int use_here_and_free_there(void)
+{
+    CUdeviceptr used, idle;
+
+    CHECK(prepare() == 0);
+    OK(api.cuStreamCreate(&here, CU_STREAM_NON_BLOCKING));
+    OK(api.cuStreamCreate(&there, CU_STREAM_NON_BLOCKING));
+    OK(api.cuMemAllocFromPoolAsync(&used, 4 * MIB, shared, here));
+    OK(api.cuMemAllocFromPoolAsync(&idle, 8 * MIB, shared, there));
+    OK(api.cuMemFreeAsync(idle, there));
+    SAME(journal_count("cuMemPoolGetAttribute"), 2);
+    return 0;
+}
+
+/* The other stream is waited for while a thread reads, and again when it is done. */
+static int wait_there_while(void *(*reads)(void *))
+{
+    pthread_t thread;
+    void *failed;
+
+    CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
+    for (int i = 0; i < 5000 && journal_count("cuMemPoolGetAttribute") < 3; i++)
+        usleep(1000);
+    usleep(20000);
+    OK(api.cuStreamSynchronize(there));
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    OK(api.cuStreamSynchronize(there));
+    SAME(sim_alloc_bytes(&self, 0), 4 * MIB);
+    SAME(charged(0), 4 * MIB);
+    return 0;
+}
+
+static void *wait_here(void *arg)
+{
+    (void)arg;
+    return api.cuCtxSetCurrent(context) == CUDA_SUCCESS &&
+                   api.cuStreamSynchronize(here) == CUDA_SUCCESS
+               ? NULL
+               : context;
+}
+
+/* Between the reading that is booked and the one that says whether there is more to come. */
+static int what_another_synchronise_gave_back_meanwhile_is_released(void)
+{
+    CHECK(use_here_and_free_there() == 0);
+    return wait_there_while(wait_here);
+}
+
+static void *set_threshold(void *arg)
+{
+    cuuint64_t none = 0;
+
+    (void)arg;
+    return api.cuCtxSetCurrent(context) == CUDA_SUCCESS &&
+                   api.cuMemPoolSetAttribute(shared, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none) ==
+                       CUDA_SUCCESS
+               ? NULL
+               : context;
+}
+
+/* The other synchronise has booked less before this reading is. */
+static int a_reading_older_than_what_is_booked_is_read_again(void)
+{
+    CHECK(use_here_and_free_there() == 0);
+    return wait_there_while(set_threshold);
+}
+
 /* Fills what is left, keeps it, until its input ends. */
 static int fill(void)
 {
@@ -338,6 +411,10 @@ static void two_processes_fill_a_ceiling_exactly(void **state)
         child_kill(&children[i], 9);
 }
 
+#define READ_LATE                                                                                  \
+    "VRAMCAP_SIM_POOL_CHUNK_MIB=2;VRAMCAP_SIM_POOL_OBSERVED=1;VRAMCAP_SIM_JOURNAL=@/journal;"      \
+    "VRAMCAP_SIM_DELAY_US=cuMemPoolGetAttribute/after:400000:3"
+
 static const struct scenario scenarios[] = {
     SCENARIO(growth_that_is_undecided_is_nobody_elses_to_book,
              "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_POOL_CHUNK_MIB=32;VRAMCAP_SIM_JOURNAL=@/journal;"
@@ -352,6 +429,8 @@ static const struct scenario scenarios[] = {
              "VRAMCAP_SIM_POOL_CHUNK_MIB=2;"
              "VRAMCAP_SIM_DELAY_US=cuThreadExchangeStreamCaptureMode:3000"),
     SCENARIO(pools_are_destroyed_while_others_settle, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
+    SCENARIO(what_another_synchronise_gave_back_meanwhile_is_released, READ_LATE),
+    SCENARIO(a_reading_older_than_what_is_booked_is_read_again, READ_LATE),
     HIDDEN(fill, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
 };
 

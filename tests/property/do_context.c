@@ -108,7 +108,7 @@ int do_context_destroy(struct actor *a)
     hit = struck(a);
     if (result == CUDA_SUCCESS) {
         forget(a, at);
-        a->world->loose = true; /* pools look again at the next synchronise */
+        loosen(a); /* pools look again at the next synchronise */
     } else {
         EXPECT(hit);
     }
@@ -116,7 +116,6 @@ int do_context_destroy(struct actor *a)
     return 0;
 }
 
-/* The second card's primary context, which comes and goes; only where no other thread is in it. */
 /* Retains the second card's primary context once more.  False: refused, which only one that was reset may be:
  * it is made anew.  *rc: 1 if it may not. */
 static bool retain_again(struct actor *a, CUcontext *context, int *rc)
@@ -130,6 +129,7 @@ static bool retain_again(struct actor *a, CUcontext *context, int *rc)
     return result == CUDA_SUCCESS;
 }
 
+/* The second card's primary context, which comes and goes; only where no other thread is in it. */
 int do_primary(struct actor *a)
 {
     static const char *const calls[] = {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
@@ -173,7 +173,7 @@ int do_primary(struct actor *a)
     if (chance(a, 30)) {
         GOOD(api.cuDevicePrimaryCtxReset_v2(1));
         things_gone(a, context);
-        w->loose = true;
+        loosen(a);
     }
     arm(a, calls);
     result = api.cuDevicePrimaryCtxRelease_v2(1);
@@ -181,7 +181,7 @@ int do_primary(struct actor *a)
     if (result == CUDA_SUCCESS) {
         things_gone(a, context);
         w->primary[1] = false;
-        w->loose = true;
+        loosen(a);
     } else {
         EXPECT(hit);
     }
@@ -222,7 +222,7 @@ int do_limit(struct actor *a)
     result = api.cuCtxSetLimit(limits[limit], value);
     hit = struck(a);
     if (hit) { /* a stack is rounded up to 16 bytes a thread */
-        a->world->loose = true;
+        loosen(a);
         not_read(a, 6 * MIB);
     }
     GOOD(api.cuCtxGetLimit(&is, limits[limit]));
@@ -230,9 +230,14 @@ int do_limit(struct actor *a)
         return wrong(a, "a limit changed from %llu to %llu by a call that gave %d",
                      (unsigned long long)c->value[limit], (unsigned long long)is, (int)result);
     c->value[limit] = is;
-    if (result != CUDA_SUCCESS && !hit)
-        return judge(a, (int)result, c->card, limit_cost(c, limit, (value + 15) / 16 * 16));
-    return 0;
+    if (result == CUDA_SUCCESS || hit)
+        return 0;
+    if (value <= is)
+        return wrong(a, "a limit of %llu was not set to %llu: gave %d", (unsigned long long)is,
+                     (unsigned long long)value, (int)result);
+    if (limit == 0) /* a stack: whole 16 bytes */
+        value = (value + 15) / 16 * 16;
+    return judge(a, (int)result, c->card, limit_cost(c, limit, value) - limit_cost(c, limit, is));
 }
 
 uint64_t limits_model(const struct context *c)
@@ -244,21 +249,7 @@ uint64_t limits_model(const struct context *c)
     return sum;
 }
 
-/* What a failed reading hid may have no room when it is read: then the limit goes back to its first value. */
-static int limit_again(struct actor *a, struct context *c, unsigned i)
-{
-    CUresult result = api.cuCtxSetLimit(limits[i], c->value[i]);
-
-    if (result == CUDA_ERROR_OUT_OF_MEMORY &&
-        __atomic_load_n(&a->world->unread, __ATOMIC_RELAXED) != 0) {
-        c->value[i] = c->initial[i];
-        result = api.cuCtxSetLimit(limits[i], c->value[i]);
-    }
-    GOOD(result);
-    return 0;
-}
-
-/* Sets each limit to what it is: the hooks read it once more. */
+/* Sets each limit to what it is, which is never refused: the hooks read it once more. */
 int limits_again(struct actor *a)
 {
     for (unsigned at = 1; at <= a->contexts; at++) {
@@ -266,8 +257,7 @@ int limits_again(struct actor *a)
 
         GOOD(api.cuCtxSetCurrent(c->handle));
         for (unsigned i = 0; i < LIMITS; i++)
-            if (limit_again(a, c, i) != 0)
-                return 1;
+            GOOD(api.cuCtxSetLimit(limits[i], c->value[i]));
     }
     GOOD(api.cuCtxSetCurrent(here(a)->handle));
     return 0;

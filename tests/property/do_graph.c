@@ -92,12 +92,14 @@ int do_launch(struct actor *a)
                            : api.cuGraphLaunch(exec, a->context[0].stream);
     hit = struck(a);
     if (hit)
-        a->world->loose = true;
+        loosen(a);
     if (result != CUDA_SUCCESS) {
         if (!hit && judge(a, (int)result, 0, t->largest) != 0)
             return 1;
     } else if (t->nodes > 0) {
-        a->world->over[0] = true; /* it may be: more than the largest node may have been taken */
+        __atomic_store_n(
+            &a->world->over[0], true,
+            __ATOMIC_RELAXED); /* it may be: more than the largest node may have been taken */
     }
     if (hit)
         not_read(a, t->sum);
@@ -127,7 +129,7 @@ int do_graph_destroy(struct actor *a)
     result = api.cuGraphExecDestroy((CUgraphExec)(uintptr_t)t->number);
     hit = struck(a);
     if (hit)
-        a->world->loose = true;
+        loosen(a);
     if (result == CUDA_SUCCESS) {
         GOOD(api.cuGraphDestroy(t->graph));
         thing_drop(a, t);
@@ -145,6 +147,6 @@ int do_graph_trim(struct actor *a)
     arm(a, calls);
     api.cuDeviceGraphMemTrim((CUdevice)draw(a, CARDS));
     if (struck(a))
-        a->world->loose = true;
+        loosen(a);
     return 0;
 }

@@ -101,7 +101,7 @@ static struct thing *take_handed(struct world *w)
     t = w->handed;
     if (t != NULL) {
         w->handed = t->next;
-        w->handed_count--;
+        __atomic_sub_fetch(&w->handed_count, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&w->lock);
     return t;
@@ -156,7 +156,8 @@ int do_hand_over(struct actor *a)
 {
     struct thing *t = thing_pick(a, chance(a, 20) ? OLD_LINEAR : LINEAR), **at;
 
-    if (t == NULL || t->context != a->context[0].handle || a->world->handed_count > 32)
+    if (t == NULL || t->context != a->context[0].handle ||
+        __atomic_load_n(&a->world->handed_count, __ATOMIC_RELAXED) > 32)
         return 0;
     for (at = &a->things; *at != t; at = &(*at)->next)
         ;
@@ -165,7 +166,7 @@ int do_hand_over(struct actor *a)
     pthread_mutex_lock(&a->world->lock);
     t->next = a->world->handed;
     a->world->handed = t;
-    a->world->handed_count++;
+    __atomic_add_fetch(&a->world->handed_count, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&a->world->lock);
     return 0;
 }

@@ -85,7 +85,7 @@ int do_pool_trim(struct actor *a)
     arm(a, calls);
     api.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)pool->number, draw(a, 8) * MIB);
     if (struck(a))
-        a->world->loose = true;
+        loosen(a);
     return 0;
 }
 
@@ -103,7 +103,7 @@ int do_pool_threshold(struct actor *a)
     arm(a, calls);
     api.cuMemPoolSetAttribute(handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
     if (struck(a))
-        a->world->loose = true;
+        loosen(a);
     return 0;
 }
 
@@ -130,7 +130,7 @@ int do_alloc_async(struct actor *a)
     result = api.cuMemAllocAsync(&pointer, size, some_stream(a));
     hit = struck(a);
     if (hit)
-        a->world->loose = true;
+        loosen(a);
     if (result == CUDA_SUCCESS) {
         t = thing_add(a, POOL_POINTER, here(a)->card, pointer, 0);
         t->size = size;
@@ -159,7 +159,7 @@ int do_alloc_from_pool(struct actor *a)
                                          some_stream(a));
     hit = struck(a);
     if (hit)
-        a->world->loose = true;
+        loosen(a);
     if (result == CUDA_SUCCESS) {
         t = thing_add(a, POOL_POINTER, pool->card, pointer, 0);
         t->size = size;
@@ -197,7 +197,7 @@ int do_free_async(struct actor *a)
         chance(a, 50) ? api.cuMemFreeAsync(t->number, some_stream(a)) : api.cuMemFree_v2(t->number);
     hit = struck(a);
     if (hit)
-        a->world->loose = true;
+        loosen(a);
     if (result != CUDA_SUCCESS) {
         EXPECT(hit);
         return 0;
@@ -266,6 +266,6 @@ int do_synchronize(struct actor *a)
         api.cuStreamSynchronize(here(a)->stream);
     }
     if (struck(a))
-        a->world->loose = true;
+        loosen(a);
     return 0;
 }

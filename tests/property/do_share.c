@@ -68,7 +68,7 @@ int do_lend(struct actor *a)
     unsigned lent = 0;
     int fd = -1;
 
-    if (a->world->right < 0 || a->number != 0)
+    if (a->number != 0 || a->world->right < 0)
         return 0;
     for (struct thing *i = a->things; i != NULL; i = i->next)
         lent += i->lent != 0;

@@ -198,13 +198,13 @@ uint64_t model_bytes(struct world *w, unsigned card)
 }
 
 /* What the driver may hold of destroyed pools beyond their live pointers: the rest of their chunks. */
-uint64_t model_slack(struct world *w)
+uint64_t model_slack(struct world *w, unsigned card)
 {
     uint64_t sum = 0;
 
     for (unsigned n = 0; n < w->threads; n++)
         for (const struct thing *t = actors[n].things; t != NULL; t = t->next)
-            sum += t->kind == POOL && t->destroyed && t->size > t->live ? t->size - t->live : 0;
+            sum += t->kind == POOL && t->destroyed && t->card == card ? t->size - t->live : 0;
     return sum;
 }
 
@@ -247,6 +247,11 @@ void arm(struct actor *a, const char *const *symbols)
     a->armed = true;
     a->armed_symbol = symbols[at];
     fail_next(symbols[at], at == 0 ? 1 : 1 + draw(a, 3), codes[draw(a, 4)]);
+}
+
+void loosen(struct actor *a)
+{
+    __atomic_store_n(&a->world->loose, true, __ATOMIC_RELAXED);
 }
 
 void not_read(struct actor *a, uint64_t bytes)

@@ -156,6 +156,9 @@ void arm(struct actor *a, const char *const *symbols);
 /* Ends it.  True: it struck. */
 bool struck(struct actor *a);
 
+/* From now on the ledger may be above the model, until everything has been read again. */
+void loosen(struct actor *a);
+
 /* What a reading that failed may have kept from the ledger until the next one. */
 void not_read(struct actor *a, uint64_t bytes);
 
