@@ -44,12 +44,15 @@ int check(const struct fixture *f, const char *const *extra);
 /* What a daemon that is only claimed to listen does not make: its pipe directory. */
 #define WITH_PIPE "mkdir -p /run/mps-ecs && : >/run/mps-ecs/control && "
 
-/* A client that has initialised the driver, and then the check, in one sandbox. */
-#define BESIDE(before)                                                                             \
-    "mkfifo \"$VRAMCAP_LEDGER.in\"; " before " \"$1\" --by=dlsym <\"$VRAMCAP_LEDGER.in\" "         \
-    ">\"$VRAMCAP_LEDGER.out\" & exec 3>\"$VRAMCAP_LEDGER.in\"; printf 'init\\nctx create 0\\n' "   \
-    ">&3; "                                                                                        \
-    "while [ \"$(wc -l <\"$VRAMCAP_LEDGER.out\")\" -lt 2 ]; do sleep 0.01; done; \"$0\" check"
+/* A client that has answered so many commands (of printf's), and then the check, in one sandbox. */
+#define BESIDE_DOING(before, commands, answers)                                                    \
+    "rm -f \"$VRAMCAP_LEDGER\".*; mkfifo \"$VRAMCAP_LEDGER.in\"; : "                               \
+    ">\"$VRAMCAP_LEDGER.out\"; " before                                                            \
+    " \"$1\" --by=dlsym <\"$VRAMCAP_LEDGER.in\" >>\"$VRAMCAP_LEDGER.out\" & exec "                 \
+    "3>\"$VRAMCAP_LEDGER.in\"; printf '" commands "' >&3; "                                        \
+    "while [ \"$(wc -l <\"$VRAMCAP_LEDGER.out\")\" -lt " answers                                   \
+    " ]; do sleep 0.01; done; \"$0\" check"
+#define BESIDE(before) BESIDE_DOING(before, "init\\nctx create 0\\n", "2")
 
 /* Is there a line of this state and kind whose evidence has these words?  Of this kind at all? */
 bool says(const char *state, const char *kind, const char *words);
