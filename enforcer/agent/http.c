@@ -81,7 +81,7 @@ static ssize_t read_published(void *cls, uint64_t position, char *to, size_t mos
 {
     const struct vcap_published *p = cls;
     if (position >= p->length)
-        return MHD_CONTENT_READER_END_OF_STREAM;
+        return (ssize_t)MHD_CONTENT_READER_END_OF_STREAM; /* a size_t in older headers */
     size_t n = p->length - (size_t)position;
     if (n > most)
         n = most;

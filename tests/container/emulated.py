@@ -16,15 +16,17 @@ import sys
 PROGRAM_SECONDS = 300
 # An emulator keeps a note of each page of address space.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "VRAMCAP_MUST_WORK": "1", "VRAMCAP_SIM_ADDRESSES_MIB": "6144"}
+THREAD = "qemu has a thread of its own, and a process with two may not make a user namespace"
+NO_ADVICE = "qemu 7 takes %s and does nothing: "
 CANNOT = {
     ("test_ledger_reap", "no_child_of_a_fork_storm_inherits_a_lock"):
-        "qemu 7 takes MADV_DONTFORK and does nothing: a child keeps the mapping that holds its parent's lock",
-    ("test_conf_file", "only_what_root_alone_can_write_is_believed"):
-        "the user namespace in which the emulator is registered has no second user to give a file to",
-    ("test_ledger_file", "another_uid_of_the_container_uses_the_same_file"):
-        "nor one to become",
+        NO_ADVICE % "MADV_DONTFORK" + "a child keeps the mapping that holds its parent's lock",
+    ("hook_kinds", "cloned"):
+        NO_ADVICE % "MADV_WIPEONFORK" + "a child that no handler of fork was told of takes itself for its parent",
+    ("hook_kinds", "a_process_of_another_user_namespace_shares_the_ceiling"): THREAD,
+    ("hook_kinds", "processes_number_1_of_two_pid_namespaces_share_the_ceiling"): THREAD,
     ("test_ledger_namespace", "nobody_waits_for_a_process_in_the_freezer"):
-        "the same namespace may mount no cgroup with a freezer",
+        "the user namespace in which the emulator is registered may mount no cgroup with a freezer",
 }
 
 
