@@ -20,7 +20,9 @@ void vcap_bad_release_note(unsigned row);
 
 static inline void vcap_release_seen(CUresult result, bool ours, unsigned row)
 {
-    if (__builtin_expect(result == CUDA_ERROR_INVALID_VALUE, 0) && !ours)
+    if (__builtin_expect(result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE,
+                         0) &&
+        !ours)
         vcap_bad_release_note(row);
 }
 

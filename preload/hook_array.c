@@ -135,20 +135,26 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 CUresult CUDAAPI cuArrayDestroy(CUarray hArray)
 {
     struct vcap_live record;
+    CUresult result;
     bool ours;
 
     VCAP_ENTER(cuArrayDestroy, (hArray));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_ARRAY, (uint64_t)(uintptr_t)hArray), &record);
-    return vcap_release_end(VCAP_CALL(cuArrayDestroy, hArray), ours, &record);
+    result = VCAP_CALL(cuArrayDestroy, hArray);
+    vcap_release_seen(result, ours, VCAP_ROW_cuArrayDestroy);
+    return vcap_release_end(result, ours, &record);
 }
 
 CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
     struct vcap_live record;
+    CUresult result;
     bool ours;
 
     VCAP_ENTER(cuMipmappedArrayDestroy, (hMipmappedArray));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_MIPMAP, (uint64_t)(uintptr_t)hMipmappedArray),
                           &record);
-    return vcap_release_end(VCAP_CALL(cuMipmappedArrayDestroy, hMipmappedArray), ours, &record);
+    result = VCAP_CALL(cuMipmappedArrayDestroy, hMipmappedArray);
+    vcap_release_seen(result, ours, VCAP_ROW_cuMipmappedArrayDestroy);
+    return vcap_release_end(result, ours, &record);
 }

@@ -38,9 +38,12 @@ CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *extMem_out,
 CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory extMem)
 {
     struct vcap_live record;
+    CUresult result;
     bool ours;
 
     VCAP_ENTER(cuDestroyExternalMemory, (extMem));
     ours = vcap_live_take(vcap_live_key(VCAP_LIVE_EXTERNAL, (uintptr_t)extMem), &record);
-    return vcap_release_end(VCAP_CALL(cuDestroyExternalMemory, extMem), ours, &record);
+    result = VCAP_CALL(cuDestroyExternalMemory, extMem);
+    vcap_release_seen(result, ours, VCAP_ROW_cuDestroyExternalMemory);
+    return vcap_release_end(result, ours, &record);
 }

@@ -70,6 +70,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
     VCAP_ENTER(cuMemRelease, (handle));
     physical = vcap_handle_take(handle);
     result = VCAP_CALL(cuMemRelease, handle);
+    vcap_release_seen(result, physical != NULL, VCAP_ROW_cuMemRelease);
     if (physical == NULL)
         return result;
     if (result == CUDA_SUCCESS)

@@ -213,6 +213,42 @@ static int faulted(const struct call *call)
     return 0;
 }
 
+static bool releases(enum rule rule)
+{
+    return rule == RULE_RELEASE || rule == RULE_RELEASE_ASYNC || rule == RULE_RELEASE_ARRAY ||
+           rule == RULE_RELEASE_EXTERNAL || rule == RULE_RELEASE_PHYSICAL;
+}
+
+/* What was released is released again: the driver's error, nothing taken off, one anomaly in the ledger. */
+static int twice(const struct call *call)
+{
+    CUresult result, second;
+    struct vcap_snapshot s;
+    uint64_t before, count;
+    struct frame f;
+
+    if (!releases(call->rule))
+        return 0;
+    memset(&f, 0, sizeof(f));
+    result = frame_prepare(call->rule, &f);
+    if (result == CUDA_SUCCESS)
+        result = call->make(&f);
+    before = held();
+    second = call->make(&f);
+    if (!ledger_read(getenv("VRAMCAP_LEDGER"), &s))
+        return 3;
+    count = s.process_count == 1 ? s.processes[0].anomalies : UINT64_MAX;
+    vcap_snapshot_free(&s);
+    if (result != CUDA_SUCCESS || second == CUDA_SUCCESS || held() != before || count != 1 ||
+        ledger_events(getenv("VRAMCAP_LEDGER"), VCAP_LF_EVENT_ANOMALY) != 1) {
+        fprintf(stderr, "%s twice: gave %d and %d, %llu anomalies, the ledger changed by %lld\n",
+                call->symbol, (int)result, (int)second, (unsigned long long)count,
+                (long long)held() - (long long)before);
+        return 1;
+    }
+    return 0;
+}
+
 /* ---- while another thread captures in GLOBAL mode ---- */
 
 struct capture {
@@ -384,6 +420,8 @@ int calls_run(const char *symbol, const char *frame)
             return refused(&calls[i]);
         if (strncmp(frame, "captured", 8) == 0)
             return captured(&calls[i], strcmp(frame, "captured_full") == 0);
+        if (strcmp(frame, "twice") == 0)
+            return twice(&calls[i]);
         if (strcmp(frame, "faulted") == 0)
             return faulted(&calls[i]);
         if (strcmp(frame, "thread") == 0)

@@ -1,6 +1,6 @@
 /*
  * Each HOOK row in each frame, a process each; above the ceiling; with a device fault for
- * an answer; and while another thread captures.
+ * an answer; releases made twice; and while another thread captures.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,8 @@ static const char *const symbols[] = {
 #define CALL(symbol) #symbol,
 #include "calls_names.inc"
 };
-static const char *const frames[] = {"main",    "thread",  "constructor", "child",
-                                     "refused", "faulted", "captured",    "captured_full"};
+static const char *const frames[] = {"main",    "thread", "constructor", "child",        "refused",
+                                     "faulted", "twice",  "captured",    "captured_full"};
 #define SYMBOLS (sizeof(symbols) / sizeof(symbols[0]))
 #define FRAMES (sizeof(frames) / sizeof(frames[0]))
 
