@@ -221,6 +221,48 @@ double running_value(struct running *r, const char *name, const char *container)
     return running_metric(r, series);
 }
 
+static int by_text(const void *left, const void *right)
+{
+    return strcmp(*(char *const *)left, *(char *const *)right);
+}
+
+/* NAME{LABELS} VALUE: a number, and nothing in it that is not printable or escapes something. */
+static bool is_series(const char *line)
+{
+    const char *value = strrchr(line, ' ');
+    for (const char *c = line; *c; c++)
+        if (*c < 0x20 || *c >= 0x7f || *c == '\\')
+            return false;
+    return !strncmp(line, "vramcap_", 8) && value && value[1] &&
+           strspn(value + 1, "0123456789") == strlen(value + 1);
+}
+
+bool running_sound(struct running *r, char *why, size_t why_size)
+{
+    static char *lines[1 << 16];
+    size_t count = 0;
+    why[0] = '\0';
+    if (running_get(r, "/metrics") != 200)
+        (void)snprintf(why, why_size, "status %d", r->status);
+    char *text = strdup(r->body), *rest = text;
+    for (char *line; !*why && (line = strsep(&rest, "\n"));) {
+        if (!*line || *line == '#')
+            continue;
+        if (!is_series(line) || count == sizeof lines / sizeof *lines)
+            (void)snprintf(why, why_size, "no series: %s", line);
+        else
+            lines[count++] = line;
+    }
+    for (size_t i = 0; !*why && i < count; i++)
+        *strrchr(lines[i], ' ') = '\0';
+    qsort(lines, count, sizeof *lines, by_text);
+    for (size_t i = 1; !*why && i < count; i++)
+        if (!strcmp(lines[i - 1], lines[i]))
+            (void)snprintf(why, why_size, "twice: %s", lines[i]);
+    free(text);
+    return !*why;
+}
+
 bool running_until_metric(struct running *r, const char *series, double value)
 {
     const uint64_t end = now_ms() + DEADLINE_MS;

@@ -49,6 +49,10 @@ int running_connect(const struct running *r);
 /* Sends bytes on a new connection, then reads what comes until the end or timeout_ms; its length. */
 size_t running_raw(struct running *r, const char *bytes, size_t length, int timeout_ms);
 
+/* Are the metrics sound now?  Every line is a comment or a series with a value, and no series is there
+ * twice, for a collector drops all of a text that says one thing twice.  False, and why not. */
+bool running_sound(struct running *r, char *why, size_t why_size);
+
 /* The value of one series of /metrics, asked for now, by its name with labels; -1: it is not there. */
 double running_metric(struct running *r, const char *series);
 
