@@ -205,4 +205,4 @@ step "All of this happened as told, on: $gpu"
 echo "Try it yourself:"
 [ -z "${VRAMCAP_SIM_STATE-}" ] ||
     echo "  export LD_LIBRARY_PATH=${prefix#"$PWD"/}/lib/vramcap/sim    # the simulated card"
-echo "  ${prefix#"$PWD"/}/bin/vramcap run --memory 2048 -- COMMAND"
+echo "  ${prefix#"$PWD"/}/bin/vramcap run --memory 2048 -- ${build#"$PWD"/}/samples/greedy --block 256"
