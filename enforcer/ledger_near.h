@@ -1,7 +1,8 @@
 /*
  * The near-ceiling crossing: an event when what the container holds on a GPU reaches header.near_percent
  * of its ceiling, and none again before it was a tenth below that.  Asked after every move of a total, by
- * whoever made it: a charge can only cross upwards, a release only downwards, so that neither reads the
+ * whoever made it: a release can only cross downwards; a charge crosses upwards, or is the first to find the
+ * total well below the mark, after a reap or under a ceiling that the host has raised.  Neither reads the
  * total once more, whose cache line other processes want.
  */
 #ifndef VRAMCAP_ENFORCER_LEDGER_NEAR_H
@@ -32,8 +33,12 @@ static inline void vcap_near_after_charge(struct vcap_ledger *l, uint32_t gpu, u
 {
     uint64_t mark = vcap_near_mark(l, gpu);
 
-    if (__builtin_expect(units * 100 >= mark && mark != 0, 0) && !vcap_near_is_noted(l, gpu))
+    if (__builtin_expect(vcap_near_is_noted(l, gpu), 0)) {
+        if (units * 1000 < mark * 9)
+            vcap_near_left(l, gpu);
+    } else if (__builtin_expect(units * 100 >= mark && mark != 0, 0)) {
         vcap_near_reached(l, gpu);
+    }
 }
 
 static inline void vcap_near_after_release(struct vcap_ledger *l, uint32_t gpu)

@@ -79,6 +79,27 @@ static void a_crossing_of_the_mark_is_one_event(void **state)
     child_kill(&b, SIGKILL);
 }
 
+/* What a dead process held is taken off by the charge that needs the room, and by nobody's release. */
+static void a_crossing_after_a_reap_is_one_more(void **state)
+{
+    const struct fixture *f = *state;
+    char most[64], other[64];
+    struct child a, b;
+
+    start(&a, f, NULL);
+    start(&b, f, NULL);
+    allocate(&a, "800m", most);
+    allocate(&b, "110m", other);
+    assert_int_equal(near_events(f), 1);
+    child_kill(&a, SIGKILL);
+    allocate(&b, "300m", other); /* 410, once the dead one's are gone */
+    assert_false(is_near(f));
+    allocate(&b, "500m", other); /* 910 */
+    assert_int_equal(near_events(f), 2);
+    assert_true(is_near(f));
+    child_kill(&b, SIGKILL);
+}
+
 static void the_first_device_fault_that_stays_is_kept(void **state)
 {
     const struct fixture *f = *state;
@@ -161,6 +182,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_crossing_of_the_mark_is_one_event),
+        TEST(a_crossing_after_a_reap_is_one_more),
         TEST(the_first_device_fault_that_stays_is_kept),
         TEST(a_wrong_configuration_is_an_event_where_there_is_a_ledger),
         TEST(a_sum_of_refused_bytes_does_not_wrap),
