@@ -74,8 +74,12 @@ static CUresult set_here(struct vcap_account *a, unsigned row, uint64_t bytes, e
 
     /* the ledger counts units, so that differences add up only between whole ones */
     bytes = vcap_round_up(bytes, VCAP_LF_UNIT_BYTES);
-    if (vcap_mode_now() == VCAP_MODE_PASSIVE || vcap_mode_now() == VCAP_MODE_DENY)
+    if (vcap_mode_now() == VCAP_MODE_PASSIVE)
         return CUDA_SUCCESS;
+    if (vcap_mode_now() == VCAP_MODE_DENY)
+        return how == ANYWAY || bytes <= __atomic_load_n(&a->bytes, __ATOMIC_RELAXED)
+                   ? CUDA_SUCCESS
+                   : CUDA_ERROR_OUT_OF_MEMORY;
     device = vcap_device(a->ordinal);
     if (device == NULL)
         return CUDA_SUCCESS;

@@ -24,7 +24,7 @@ struct vcap_account {
  * Sets an account (zeroed by its owner before first use, ordinal set) to `bytes`.  More than before is
  * charged, less released.  force: booked even without room (the GPU is then over).  Returns
  * CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: refused, said, counted, and the account unchanged.
- * In passive and denied mode nothing is booked.
+ * In passive and denied mode nothing is booked; in denied mode more than before is refused without force.
  */
 CUresult vcap_account_set(struct vcap_account *account, unsigned row, uint64_t bytes, bool force);
 

@@ -279,6 +279,9 @@ CUresult vcap_pool_alloc_begin(struct vcap_pool_call *call)
             vcap_last_resort(call->pool->account.ordinal, call->row, 0);
         }
     }
+    if (vcap_mode_now() ==
+        VCAP_MODE_DENY) /* since now: the slot is gone, and no other is to be had */
+        return vcap_deny(call->row);
     return vcap_refuse(device, call->pool->account.ordinal, call->row, call->bytes);
 }
 

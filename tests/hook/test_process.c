@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -167,6 +168,27 @@ static int a_free_after_the_slot_is_gone_takes_nothing_off_others(void)
     return 0;
 }
 
+/* Where no other slot can be had the process is denied, from this very call on. */
+static int without_a_slot_a_pool_grants_nothing(void)
+{
+    CUdeviceptr pointer;
+    uint64_t before;
+
+    OK(begin(0));
+    OK(api.cuMemAllocAsync(&pointer, 2 * MIB, NULL));
+    before = sim_alloc_bytes(&self, 0);
+    CHECK(lose_slot());
+    OK(unlink(self.ledger));
+    OK(mkdir(self.ledger, 0700)); /* at its place there is no ledger, and none can be made */
+    pointer = 0x77;
+    for (int i = 0; i < 2; i++)
+        REFUSED(api.cuMemAllocAsync(&pointer, 2048 * MIB, NULL));
+    SAME(pointer, 0x77);
+    SAME(sim_alloc_bytes(&self, 0), before);
+    OK(rmdir(self.ledger));
+    return 0;
+}
+
 /* ---- several ---- */
 
 static void an_exec_gives_the_charges_back_and_starts_anew(void **state)
@@ -202,6 +224,7 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_slot_taken_away_is_replaced_and_its_charges_booked_again, FIXED),
     SCENARIO(a_slot_that_somebody_else_lives_in_is_left_to_it, FIXED),
     SCENARIO(a_free_after_the_slot_is_gone_takes_nothing_off_others, FIXED),
+    SCENARIO(without_a_slot_a_pool_grants_nothing, NULL),
 };
 
 static const struct CMUnitTest tests[] = {
