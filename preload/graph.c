@@ -38,6 +38,8 @@ static struct {
     struct vcap_account account;
     uint64_t sequence;
     unsigned in_flight;
+    unsigned
+        unbooked; /* calls that the driver has answered, and whose growth is not in the account yet */
 } pools[VCAP_DEVICES_MAX];
 
 /* ---- what a graph needs ---- */
@@ -263,9 +265,13 @@ void vcap_graph_change_end(CUdevice ordinal, unsigned row, bool trimmed)
     vcap_lock_take(&lock);
     pools[ordinal].sequence++;
     pools[ordinal].in_flight--;
+    pools[ordinal].unbooked++;
     trims += trimmed;
     vcap_lock_drop(&lock);
     settle(ordinal, row);
+    vcap_lock_take(&lock);
+    pools[ordinal].unbooked--;
+    vcap_lock_drop(&lock);
 }
 
 /* Room for the bytes, or unused reserve of the graph pool, or both together. */
@@ -304,7 +310,7 @@ bool vcap_graphs_busy(CUdevice ordinal)
     bool busy;
 
     vcap_lock_take(&lock);
-    busy = pools[ordinal].in_flight != 0;
+    busy = pools[ordinal].in_flight != 0 || pools[ordinal].unbooked != 0;
     vcap_lock_drop(&lock);
     return busy;
 }

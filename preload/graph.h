@@ -48,7 +48,8 @@ void vcap_graph_change_end(CUdevice ordinal, unsigned row, bool trimmed);
 /* Does the graph pool of a device hold something?  A hint. */
 bool vcap_graphs_hold(CUdevice ordinal);
 
-/* Is a call under way that may move what the pool for graphs of a device holds? */
+/* Is a call under way that may move what the pool for graphs of a device holds, or has moved it and is not
+ * booked yet? */
 bool vcap_graphs_busy(CUdevice ordinal);
 
 /* On the way to a refusal: gives back what it holds idle. */

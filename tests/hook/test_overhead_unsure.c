@@ -1,7 +1,9 @@
 /*
- * Overhead beside memory of which nobody says whether MPS counts it: managed, external, another process's. What
- * is booked is never more than is certain.
+ * Overhead beside memory of which nobody says whether MPS counts it: managed, external, another process's; and
+ * beside what the driver has taken and is not booked yet.  What is booked is never more than is certain.
  */
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,6 +75,65 @@ static int managed_memory_of_pools_stops_the_measuring(void)
     OK(api.cuCtxSynchronize());
     free_now();
     HOLDS(0, CONTEXT + 30 * MIB);
+    return 0;
+}
+
+/* ---- a graph's launch ---- */
+
+static CUgraphExec graph_of(size_t bytes)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUgraphNode first, second;
+    CUgraphExec exec = NULL;
+    CUgraph graph;
+
+    memset(&params, 0, sizeof(params));
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    params.bytesize = bytes;
+    return api.cuGraphCreate(&graph, 0) == CUDA_SUCCESS &&
+                   api.cuGraphAddMemAllocNode(&first, graph, NULL, 0, &params) == CUDA_SUCCESS &&
+                   api.cuGraphAddMemFreeNode(&second, graph, &first, 1, params.dptr) ==
+                       CUDA_SUCCESS &&
+                   api.cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS
+               ? exec
+               : NULL;
+}
+
+struct launching {
+    CUcontext context;
+    CUgraphExec exec;
+};
+
+static void *launch(void *arg)
+{
+    const struct launching *l = arg;
+
+    return (void *)(uintptr_t)(api.cuCtxSetCurrent(l->context) != CUDA_SUCCESS ||
+                               api.cuGraphLaunch(l->exec, NULL) != CUDA_SUCCESS);
+}
+
+/* The third question about the graphs' memory is the one whose answer is booked: it is late. */
+static int what_a_launch_took_and_is_not_booked_yet_is_not_taken_for_overhead(void)
+{
+    struct launching l;
+    pthread_t thread;
+    void *bad;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&l.context, 0, 0));
+    CHECK((l.exec = graph_of(80 * MIB)) != NULL);
+    CHECK(pthread_create(&thread, NULL, launch, &l) == 0);
+    while (journal_count("cuDeviceGetGraphMemAttribute") < 3)
+        sched_yield();
+    while (gpu_row(0).charged_bytes == 0) {
+        free_now();
+        SAME(gpu_row(0).overhead_bytes, CONTEXT);
+    }
+    CHECK(pthread_join(thread, &bad) == 0);
+    CHECK(bad == NULL);
+    free_now();
+    HOLDS(80 * MIB, CONTEXT);
     return 0;
 }
 
@@ -177,6 +238,9 @@ int main(int argc, char **argv)
         SCENARIO(external_memory_never_makes_it_more_than_is_certain,
                  CLIENT LIMIT ";VRAMCAP_SIM_EXTERNAL=0"),
         SCENARIO(managed_memory_of_pools_stops_the_measuring, CLIENT LIMIT MODULE(30720)),
+        SCENARIO(what_a_launch_took_and_is_not_booked_yet_is_not_taken_for_overhead,
+                 CLIENT LIMIT ";VRAMCAP_SIM_JOURNAL=@/journal;"
+                              "VRAMCAP_SIM_DELAY_US=cuDeviceGetGraphMemAttribute/after:400000:3"),
         SCENARIO(imports_that_are_shown_leave_it_as_it_is, CLIENT LIMIT MODULE(30720)),
         SCENARIO(imports_that_are_charged_leave_it_as_it_is, CLIENT LIMIT MODULE(30720)),
     };
