@@ -179,7 +179,7 @@ bool vcap_overhead_ask_end(const struct vcap_overhead_reading *reading, uint64_t
     uint64_t limit, used, charged, booked, unsure, imported, least, most, sane;
     const struct measured *m;
     unsigned contexts;
-    bool known;
+    bool known, whole;
 
     if (device == NULL || !vcap_ledger_owns(l))
         return false;
@@ -198,7 +198,11 @@ bool vcap_overhead_ask_end(const struct vcap_overhead_reading *reading, uint64_t
     vcap_lock_take(&lock);
     known = m->known;
     booked = m->bytes;
+    /* in a new slot the overhead is charged again after everything else */
+    whole = !known || m->mine == vcap_ledger_mine(l);
     vcap_lock_drop(&lock);
+    if (!whole)
+        return false;
     /* last: whatever moved meanwhile, the figures above may not belong together */
     if (charged_word(device) != reading->charged || !quiet(device, reading->own))
         return false;

@@ -458,6 +458,63 @@ static int in_a_new_slot_it_is_booked_again(void)
     return 0;
 }
 
+#define MANY 60000
+#define SLOTS_LOST 10
+
+static void *ask_all_the_time(void *arg)
+{
+    int bad = api.cuCtxSetCurrent(arg) != CUDA_SUCCESS;
+
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+        uint64_t overhead;
+
+        free_now();
+        overhead = gpu_row(0).overhead_bytes;
+        /* twice: a reader that is overtaken may see it in the old slot and in the new one */
+        bad += overhead != VCAP_UNKNOWN && overhead > 2 * CONTEXT;
+    }
+    return (void *)(uintptr_t)bad;
+}
+
+/* While a process books everything again, what is not booked yet is not taken for overhead.  Card 1 has so much
+ * to be booked that the question comes in between. */
+static int what_is_not_in_the_new_slot_yet_is_not_taken_for_overhead(void)
+{
+    CUcontext first, second;
+    CUdeviceptr pointer;
+    pthread_t thread;
+    uint64_t state;
+    int32_t slot;
+    void *bad;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&first, 0, 0));
+    for (unsigned i = 0; i < 16; i++)
+        OK(api.cuMemAlloc_v2(&pointer, 20 * MIB));
+    free_now();
+    HOLDS(320 * MIB, CONTEXT);
+    OK(api.cuCtxCreate_v2(&second, 0, 1));
+    for (unsigned i = 0; i < MANY; i++)
+        OK(api.cuMemAlloc_v2(&pointer, 512));
+    CHECK(pthread_create(&thread, NULL, ask_all_the_time, first) == 0);
+    for (unsigned i = 0; i < SLOTS_LOST; i++) {
+        slot = my_slot();
+        CHECK(slot >= 0);
+        state = read_state(slot);
+        CHECK(write_state(slot, vcap_lf_state(vcap_lf_state_generation(state),
+                                              (enum vcap_lf_kind)vcap_lf_state_kind(state),
+                                              VCAP_LF_DEAD))); /* as a reaper judges */
+        OK(api.cuMemAlloc_v2(&pointer, 512));
+    }
+    __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+    CHECK(pthread_join(thread, &bad) == 0);
+    CHECK(bad == NULL);
+    OK(api.cuCtxSetCurrent(first));
+    free_now();
+    HOLDS(320 * MIB, CONTEXT);
+    return 0;
+}
+
 #define TEST(name) cmocka_unit_test(name)
 
 int main(int argc, char **argv)
@@ -483,6 +540,8 @@ int main(int argc, char **argv)
                  CLIENT LIMIT MODULE(1536) ";VRAMCAP_CONTEXT_MIB=50"),
         SCENARIO(other_threads_calls_are_not_taken_for_overhead, CLIENT LIMIT),
         SCENARIO(in_a_new_slot_it_is_booked_again, CLIENT LIMIT),
+        SCENARIO(what_is_not_in_the_new_slot_yet_is_not_taken_for_overhead,
+                 CLIENT LIMIT ",1=1000M;VRAMCAP_SIM_CARDS=2x24576"),
         HIDDEN(it_is_unknown_and_nothing_is_charged, CLIENT MODULE(1536)),
         HIDDEN(hold_and_wait, CLIENT LIMIT MODULE(30720)),
         HIDDEN(take_all_that_is_left, CLIENT LIMIT),
