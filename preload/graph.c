@@ -330,6 +330,9 @@ static void begin_all(const struct vcap_graph_needs *needs)
 
 CUresult vcap_graph_run_begin(unsigned row, const struct vcap_graph_needs *needs, bool mapped)
 {
+    /* nothing is reserved here that would find it: without a slot the room is larger than it is */
+    if (vcap_mode_now() == VCAP_MODE_ENFORCE && !vcap_ledger_owns(vcap_ledger_now()))
+        vcap_slot_renew();
     if (vcap_mode_now() == VCAP_MODE_DENY)
         return vcap_deny(row);
     for (CUdevice at = 0; !mapped && at < VCAP_DEVICES_MAX; at++) {

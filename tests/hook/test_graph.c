@@ -1,9 +1,12 @@
 /*
  * Graphs with memory nodes: nothing at the node, the device's graph pool at upload and launch.
  */
+#include "tests/hook/lost_slot.h"
 #include "tests/hook/scenario.h"
 
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static CUstream stream;
 
@@ -100,6 +103,45 @@ static int an_idle_graph_pool_is_trimmed_before_an_allocation_is_refused(void)
     REFUSED(api.cuMemAlloc_v2(&more, 60 * MIB)); /* in use: nothing to trim */
     SAME(more, 0x77);
     SAME(gpu_row(0).refusals, 1);
+    return 0;
+}
+
+/* What this process holds is in no slot then, and counts all the same. */
+static int a_launch_after_the_slot_was_lost_finds_no_more_room(void)
+{
+    CUdeviceptr linear;
+    CUgraphExec exec;
+    CUgraph graph;
+
+    OK(start());
+    CHECK((graph = graph_of(80 * MIB)) != NULL);
+    OK(api.cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(api.cuMemAlloc_v2(&linear, 60 * MIB));
+    CHECK(lose_slot());
+    REFUSED(api.cuGraphLaunch(exec, stream));
+    SAME(charged(0), 60 * MIB);
+    OK(api.cuMemFree_v2(linear));
+    OK(api.cuGraphLaunch(exec, stream));
+    SAME(charged(0), 80 * MIB);
+    return 0;
+}
+
+static int without_a_slot_no_graph_that_allocates_is_launched(void)
+{
+    CUgraphExec exec;
+    CUgraph graph;
+    uint64_t before;
+
+    OK(start());
+    CHECK((graph = graph_of(80 * MIB)) != NULL);
+    OK(api.cuGraphInstantiateWithFlags(&exec, graph, 0));
+    before = sim_alloc_bytes(&self, 0);
+    CHECK(lose_slot());
+    OK(unlink(self.ledger));
+    OK(mkdir(self.ledger, 0700)); /* at its place there is no ledger, and none can be made */
+    REFUSED(api.cuGraphLaunch(exec, stream));
+    SAME(sim_alloc_bytes(&self, 0), before);
+    OK(rmdir(self.ledger));
     return 0;
 }
 
@@ -271,6 +313,8 @@ static const struct scenario scenarios[] = {
              "VRAMCAP_MEMORY_MIB=100;VRAMCAP_SIM_JOURNAL=@/journal"),
     SCENARIO(an_idle_graph_pool_is_trimmed_before_an_allocation_is_refused,
              "VRAMCAP_MEMORY_MIB=100"),
+    SCENARIO(a_launch_after_the_slot_was_lost_finds_no_more_room, "VRAMCAP_MEMORY_MIB=100"),
+    SCENARIO(without_a_slot_no_graph_that_allocates_is_launched, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(a_node_above_the_room_is_refused_by_launch_and_upload, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(the_sum_of_nodes_is_no_bound, "VRAMCAP_MEMORY_MIB=100"),
     SCENARIO(growth_without_room_is_booked_and_nothing_more_granted, "VRAMCAP_MEMORY_MIB=100"),
