@@ -54,9 +54,11 @@ struct vcap_ledger {
      * everybody.
      */
     uint64_t mine;
-    int32_t slot;   /* the same for people and tests: the last slot taken, -1 = none */
-    uint64_t state; /* and its state word */
-    void *anchor;   /* the mapping that keeps the slot's lock */
+    /* The same for people, tests and whoever looks for the dead: the last slot taken, -1 = none, and its state
+     * word.  Stored by a claim ahead of LIVE. */
+    int32_t slot;
+    uint64_t state;
+    void *anchor; /* the mapping that keeps the slot's lock */
     struct vcap_ledger_local local[VCAP_LF_GPUS_MAX];
 };
 

@@ -118,14 +118,19 @@ static int take_slot(struct vcap_ledger *l, int join_fd, uint32_t s, enum vcap_l
         cell->peak_bytes = cell->imported_bytes = 0;
         cell->overhead_bytes = cell->limit_bytes = UINT64_MAX;
     }
-    l->state = vcap_lf_state(vcap_lf_state_generation(state) + 1, kind, VCAP_LF_LIVE);
+    /* ours before it is LIVE: another thread that looks for the dead must not take it for one that this
+     * process left by an exec */
+    __atomic_store_n(&l->state,
+                     vcap_lf_state(vcap_lf_state_generation(state) + 1, kind, VCAP_LF_LIVE),
+                     __ATOMIC_RELEASE);
+    __atomic_store_n(&l->slot, (int32_t)s, __ATOMIC_RELEASE);
     if (!vcap_cas(&slot->state, state, l->state)) {
+        __atomic_store_n(&l->slot, -1, __ATOMIC_RELEASE);
         rc = -EAGAIN;
         goto out;
     }
     for (uint32_t gpu = 0; gpu < l->gpu_count; gpu++) /* releases put off were for another place */
         __atomic_store_n(&l->local[gpu].deferred, 0, __ATOMIC_RELEASE);
-    l->slot = (int32_t)s;
     __atomic_store_n(&l->mine,
                      vcap_lf_state_generation(l->state) << 16 | (uint64_t)kind << 12 |
                          (uint64_t)l->epoch << 9 | s,
@@ -386,7 +391,7 @@ int vcap_ledger_claim(struct vcap_ledger *l, enum vcap_lf_mode mode)
         munmap(l->anchor, ANCHOR_BYTES);
         l->anchor = NULL;
     }
-    l->slot = -1;
+    __atomic_store_n(&l->slot, -1, __ATOMIC_RELEASE);
     __atomic_store_n(&l->mine, 0, __ATOMIC_RELEASE);
     for (int tries = 0; tries < JOIN_TRIES; tries++) {
         vcap_ledger_fork_lock();

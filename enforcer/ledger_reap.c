@@ -269,7 +269,8 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
         uint64_t state = vcap_load(&slot->state);
 
         if (vcap_lf_state_status(state) == VCAP_LF_FREE ||
-            (l->slot == (int32_t)s && state == l->state))
+            (__atomic_load_n(&l->slot, __ATOMIC_ACQUIRE) == (int32_t)s &&
+             state == __atomic_load_n(&l->state, __ATOMIC_ACQUIRE)))
             continue;
         if (vcap_lf_state_status(state) == VCAP_LF_LIVE) {
             if (!opened)

@@ -115,19 +115,22 @@ static int place_device(struct vcap_device *d, uint32_t ordinal)
 {
     struct vcap_ledger *l = vcap_ledger_now();
     struct vcap_ceiling own = own_ceiling(d, ordinal);
-    uint64_t container;
+    uint64_t container, limit;
     uint32_t gpu;
     int rc =
         vcap_ledger_gpu(l, d->uuid, d->mig ? VCAP_LF_GPU_MIG : 0, ordinal, d->card_bytes, &gpu);
 
     if (rc != 0)
         return rc;
-    d->gpu = gpu;
+    if (d->gpu != gpu) /* nearly always it is the same, and other threads read it meanwhile */
+        d->gpu = gpu;
     record_sources(&l->gpus[gpu], d, ordinal);
     container = container_ceiling(l, d, ordinal, own);
     /* kept in a ledger of the host's even where it is higher now: the host may raise the container's */
-    d->limit_bytes =
+    limit =
         own.bytes < container || (l->flags & VCAP_LF_HOST_MADE) != 0 ? own.bytes : VCAP_NO_LIMIT;
+    if (d->limit_bytes != limit)
+        d->limit_bytes = limit;
     say_above(d, ordinal, container);
     return 0;
 }
