@@ -30,6 +30,7 @@ struct vcap_exchange {
     } kinds[VCAP_TEXT_KINDS];
     uint64_t round_ns; /* end of the last round; 0: none */
     bool ended;
+    uint64_t held_bytes; /* of all texts that are not released; atomic, not under the lock */
 };
 
 struct vcap_exchange *vcap_exchange_new(void)
@@ -53,8 +54,30 @@ struct vcap_exchange *vcap_exchange_new(void)
 
 void vcap_published_release(struct vcap_published *p)
 {
-    if (p && __atomic_sub_fetch(&p->users, 1, __ATOMIC_ACQ_REL) == 0)
-        free(p);
+    if (!p || __atomic_sub_fetch(&p->users, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    (void)__atomic_sub_fetch(&p->of->held_bytes, p->length, __ATOMIC_RELAXED);
+    free(p);
+}
+
+static bool is_crowded(struct vcap_exchange *x, const struct vcap_published *besides)
+{
+    uint64_t held = __atomic_load_n(&x->held_bytes, __ATOMIC_RELAXED);
+    return held > VCAP_EXCHANGE_HELD_BYTES + (besides ? besides->length : 0);
+}
+
+bool vcap_exchange_is_crowded(struct vcap_exchange *x)
+{
+    (void)pthread_mutex_lock(&x->lock);
+    const struct vcap_published *largest = NULL;
+    for (int i = 0; i < VCAP_TEXT_KINDS; i++) {
+        const struct vcap_published *p = x->kinds[i].published;
+        if (p && (!largest || p->length > largest->length))
+            largest = p;
+    }
+    bool crowded = is_crowded(x, largest);
+    (void)pthread_mutex_unlock(&x->lock);
+    return crowded;
 }
 
 void vcap_exchange_free(struct vcap_exchange *x)
@@ -92,8 +115,10 @@ struct vcap_published *vcap_exchange_get(struct vcap_exchange *x, enum vcap_text
             break;
         good = x->kinds[kind].answers != answers;
     }
-    if (good && (p = x->kinds[kind].published))
+    if (good && x->kinds[kind].published && !is_crowded(x, x->kinds[kind].published)) {
+        p = x->kinds[kind].published;
         __atomic_add_fetch(&p->users, 1, __ATOMIC_ACQ_REL);
+    }
     (void)pthread_mutex_unlock(&x->lock);
     return p;
 }
@@ -125,8 +150,10 @@ void vcap_exchange_put(struct vcap_exchange *x, enum vcap_text_kind kind, const 
 {
     struct vcap_published *p = text ? malloc(sizeof *p + length + 1) : NULL;
     if (p) {
+        p->of = x;
         p->users = 1;
         p->length = length;
+        (void)__atomic_add_fetch(&x->held_bytes, length, __ATOMIC_RELAXED);
         memcpy(p->text, text, length);
         p->text[length] = '\0';
     }

@@ -11,14 +11,15 @@
 
 enum vcap_text_kind { VCAP_TEXT_METRICS, VCAP_TEXT_CONTAINERS, VCAP_TEXT_REPORT, VCAP_TEXT_KINDS };
 
-/* Immutable once published; counted. */
+struct vcap_exchange;
+
+/* Immutable once published; counted.  To be released before its exchange is freed. */
 struct vcap_published {
+    struct vcap_exchange *of;
     uint32_t users;
     size_t length;
     char text[];
 };
-
-struct vcap_exchange;
 
 struct vcap_exchange *vcap_exchange_new(void); /* NULL without memory or descriptors */
 void vcap_exchange_free(struct vcap_exchange *exchange);
@@ -28,7 +29,14 @@ int vcap_exchange_fd(const struct vcap_exchange *exchange);
 
 /* ---- for those who serve ---- */
 
-/* A text, to be released; NULL: none was made within wait_ms. */
+/* So much may be held by clients that read slowly, each of a text of its own, besides the one that is asked
+ * for: all of it counts against the agent's memory. */
+#define VCAP_EXCHANGE_HELD_BYTES (UINT64_C(64) << 20)
+
+/* More than that is held: nobody gets a text until clients have read theirs, or are cut off. */
+bool vcap_exchange_is_crowded(struct vcap_exchange *exchange);
+
+/* A text, to be released; NULL: none was made within wait_ms, or too much is held. */
 struct vcap_published *vcap_exchange_get(struct vcap_exchange *exchange, enum vcap_text_kind kind,
                                          uint64_t wait_ms);
 void vcap_published_release(struct vcap_published *published);

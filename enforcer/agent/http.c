@@ -2,7 +2,7 @@
  * libmicrohttpd with a thread per connection: a handler may wait for a fresh text without holding up
  * the others.  The bounds: CONNECTIONS at once, MEMORY_BYTES for a request's head (more is answered
  * 431), no bodies, IDLE_S without a byte, and LIFE_MS for a connection between two whole answers
- * (BUSY_LIFE_MS when most connections are taken), so that one byte now and then holds nothing for long.
+ * (BUSY_LIFE_MS when most connections are taken, or too much text waits to be read), so that one byte now and then holds nothing for long.
  * Without MHD_USE_POLL: with it, libmicrohttpd 0.9.75 goes on accepting at the limit and resets what it
  * accepts (MHD_poll_listen_socket, daemon.c); with select a client waits in the backlog for its turn.
  */
@@ -103,7 +103,10 @@ static answer respond_text(struct vcap_http *h, struct MHD_Connection *c, enum v
     };
     struct vcap_published *p = vcap_exchange_get(h->exchange, kind, WAIT_MS);
     if (!p)
-        return respond_words(c, MHD_HTTP_SERVICE_UNAVAILABLE, "no state within 3 seconds\n");
+        return respond_words(c, MHD_HTTP_SERVICE_UNAVAILABLE,
+                             vcap_exchange_is_crowded(h->exchange)
+                                 ? "other clients do not read what they asked for\n"
+                                 : "no state within 3 seconds\n");
     struct MHD_Response *r = MHD_create_response_from_callback(
         p->length, PIECE_BYTES, read_published, p, release_published);
     if (!r)
@@ -204,7 +207,8 @@ void vcap_http_tidy(struct vcap_http *h)
     const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC); /* not before any since_ns */
     for (size_t i = 0; i < all; i++)
         open += h->connections[i].fd >= 0;
-    const uint64_t life_ms = open >= BUSY_CONNECTIONS ? BUSY_LIFE_MS : LIFE_MS;
+    const uint64_t life_ms =
+        open >= BUSY_CONNECTIONS || vcap_exchange_is_crowded(h->exchange) ? BUSY_LIFE_MS : LIFE_MS;
     for (size_t i = 0; i < all; i++)
         if (h->connections[i].fd >= 0 &&
             now - h->connections[i].since_ns > life_ms * UINT64_C(1000000))

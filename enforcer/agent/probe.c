@@ -16,7 +16,6 @@
 #include "enforcer/kernel.h"
 
 #define STACK_BYTES (512u << 10)
-#define SHUNNED 64u
 #define NS_PER_MS UINT64_C(1000000)
 
 struct worker {
@@ -35,54 +34,31 @@ struct worker {
 static struct worker *idle; /* the caller's */
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct {
-    pid_t pid; /* 0: free */
-    uint64_t until_ns;
-} shunned[SHUNNED];      /* under table_lock, as the next one is */
-static unsigned hanging; /* workers that were abandoned and have not come back */
+/* Whose calls were abandoned and have not come back, each once: a process that is asked again while it
+ * hangs would by itself use up what hangs at most.  0: free. */
+static pid_t hanging[VCAP_PROBE_HANGING]; /* under table_lock */
 
 /* ---- who is not asked ---- */
 
-static bool is_shunned(pid_t pid, uint64_t now_ns)
+static bool has(pid_t pid)
 {
     bool found = false;
     (void)pthread_mutex_lock(&table_lock);
-    for (size_t i = 0; i < SHUNNED; i++)
-        found = found || (shunned[i].pid == pid && now_ns < shunned[i].until_ns);
+    for (size_t i = 0; i < VCAP_PROBE_HANGING; i++)
+        found = found || hanging[i] == pid;
     (void)pthread_mutex_unlock(&table_lock);
     return found;
 }
 
-/* In the place of the one that is asked again first. */
-static void shun(pid_t pid, uint64_t now_ns)
-{
-    size_t place = 0;
-    (void)pthread_mutex_lock(&table_lock);
-    for (size_t i = 1; i < SHUNNED; i++)
-        if (shunned[i].until_ns < shunned[place].until_ns)
-            place = i;
-    shunned[place].pid = pid;
-    shunned[place].until_ns = now_ns + VCAP_PROBE_SHUN_MS * NS_PER_MS;
-    hanging++;
-    (void)pthread_mutex_unlock(&table_lock);
-}
-
-static void came_back(pid_t pid)
+static void replace(pid_t pid, pid_t with)
 {
     (void)pthread_mutex_lock(&table_lock);
-    for (size_t i = 0; i < SHUNNED; i++)
-        if (shunned[i].pid == pid)
-            shunned[i].pid = 0, shunned[i].until_ns = 0;
-    hanging--;
+    for (size_t i = 0; i < VCAP_PROBE_HANGING; i++)
+        if (hanging[i] == pid) {
+            hanging[i] = with;
+            break;
+        }
     (void)pthread_mutex_unlock(&table_lock);
-}
-
-static bool too_many_hang(void)
-{
-    (void)pthread_mutex_lock(&table_lock);
-    bool many = hanging >= VCAP_PROBE_HANGING;
-    (void)pthread_mutex_unlock(&table_lock);
-    return many;
 }
 
 /* ---- the thread ---- */
@@ -119,7 +95,7 @@ static void *run(void *argument)
     if (abandoned) {
         if (w->undo)
             w->undo(w->job);
-        came_back(w->pid);
+        replace(w->pid, 0);
         free_worker(w);
     }
     return NULL;
@@ -163,9 +139,9 @@ static bool wait_for(struct worker *w, uint64_t end_ns)
 int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void *job, size_t size)
 {
     const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
-    if (is_shunned(pid, now))
+    if (has(pid))
         return -ETIMEDOUT;
-    if (too_many_hang())
+    if (!has(0))
         return -EBUSY;
     void *copy = malloc(size);
     struct worker *w = idle ? idle : start();
@@ -191,7 +167,7 @@ int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void 
         result = w->result;
     } else {
         idle = NULL;
-        shun(pid, vcap_clock_ns(CLOCK_MONOTONIC)); /* before it can come back */
+        replace(0, pid); /* before it can come back */
         w->abandoned = true;
         (void)pthread_detach(w->thread);
     }

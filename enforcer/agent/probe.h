@@ -13,12 +13,10 @@
 #define VCAP_PROBE_MS 250 /* so long is waited for one call */
 #define VCAP_PROBE_HANGING                                                                         \
     32u /* calls that have not come back; then no process is asked any more */
-#define VCAP_PROBE_SHUN_MS                                                                         \
-    30000 /* so long a process is not asked again, unless its call comes back */
 
 /*
  * Runs work on a copy of job (size bytes) and copies it back.  What work returns, or: -ETIMEDOUT, it has
- * not come back, or did not lately for this pid; -EBUSY, too many have not; -ENOMEM, -EAGAIN.  Then job is
+ * not come back, or an earlier one for this pid has not; -EBUSY, too many have not; -ENOMEM, -EAGAIN.  Then job is
  * untouched, and undo (may be NULL) is called in the thread on what work makes of the copy after all.
  */
 int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void *job, size_t size);

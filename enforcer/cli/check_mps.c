@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "enforcer/agent/mps_lint.h"
+#include "enforcer/agent/process.h"
 #include "enforcer/ceiling.h"
 
 #define LOOK_MS 500
@@ -80,6 +81,23 @@ static void say_events(struct vcap_check *check)
     }
 }
 
+/* As the process itself wrote it into its slot; -1: it has none, or did not say. */
+static int client_by_slot(const struct vcap_check *check)
+{
+    struct vcap_process process;
+
+    if (!check->have_ledger || !vcap_process_look(check->pid, &process) || process.pidns == 0)
+        return -1;
+    for (uint32_t i = 0; i < check->snapshot.process_count; i++) {
+        const struct vcap_snapshot_process *p = &check->snapshot.processes[i];
+        if (p->life != VCAP_LIFE_DEAD && p->mps != VCAP_LF_MPS_UNKNOWN &&
+            p->pidns == process.pidns && p->pid == (uint32_t)process.pid_in_ns &&
+            (p->start_time == 0 || p->start_time == process.start_time))
+            return p->mps == VCAP_LF_MPS_CLIENT;
+    }
+    return -1;
+}
+
 void vcap_check_mps(struct vcap_check *check)
 {
     char limit[VCAP_MPS_VALUE] = "", pipe[256] = "";
@@ -91,10 +109,8 @@ void vcap_check_mps(struct vcap_check *check)
     for (int32_t i = 0; check->have_driver && i < check->driver.device_count; i++)
         if (check->driver.device[i].mps > client)
             client = check->driver.device[i].mps;
-    if (!check->self) /* as that process itself wrote it into its slot */
-        for (uint32_t i = 0; check->have_ledger && i < check->snapshot.process_count; i++)
-            if (check->snapshot.processes[i].mps != VCAP_LF_MPS_UNKNOWN && client < 1)
-                client = check->snapshot.processes[i].mps == VCAP_LF_MPS_CLIENT;
+    if (!check->self)
+        client = client_by_slot(check);
     if (client == 1)
         vcap_check_say(
             check, "mps", NULL, VCAP_CHECK_OK,

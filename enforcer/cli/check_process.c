@@ -5,14 +5,19 @@
  */
 #include "enforcer/cli/check.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "enforcer/agent/proc_file.h"
 #include "enforcer/agent/process.h"
 #include "enforcer/kernel.h"
+#include "enforcer/ledger_read_open.h"
 
 #define SCAN_NS UINT64_C(500000000)
 #define NAMED_MAX 8 /* of each kind, the others are counted */
@@ -67,20 +72,35 @@ static bool names_library(const char *list, char *path, size_t size)
     return false;
 }
 
-/* /etc/ld.so.preload as the process sees it. */
-static bool preload_file(const struct vcap_check *check, char *text, size_t size)
+/* /etc/ld.so.preload as the process sees it.  Another's is a stranger's file: it is opened only if it is a
+ * regular one and behind no link, which would lead into the file system of whoever asks. */
+static int open_preload_file(const struct vcap_check *check)
 {
-    char name[64];
-    FILE *file;
-    size_t n;
+    char name[64], why[128];
+    int root, fd;
 
     if (check->self)
-        (void)snprintf(name, sizeof name, "/etc/ld.so.preload");
-    else
-        (void)snprintf(name, sizeof name, "/proc/%d/root/etc/ld.so.preload", (int)check->pid);
-    file = fopen(name, "re");
-    if (!file)
+        return open("/etc/ld.so.preload", O_RDONLY | O_CLOEXEC);
+    (void)snprintf(name, sizeof name, "/proc/%d/root", (int)check->pid);
+    root = open(name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        return -1;
+    fd = vcap_read_open_at(root, "etc/ld.so.preload", RESOLVE_IN_ROOT, why, sizeof why);
+    (void)close(root);
+    return fd;
+}
+
+static bool preload_file(const struct vcap_check *check, char *text, size_t size)
+{
+    int fd = open_preload_file(check);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    size_t n;
+
+    if (!file) {
+        if (fd >= 0)
+            (void)close(fd);
         return false;
+    }
     n = fread(text, 1, size - 1, file);
     text[n] = '\0';
     (void)fclose(file);
@@ -145,6 +165,52 @@ void vcap_check_library(struct vcap_check *check)
     say_other_enforcer(check);
 }
 
+/* Processes that this user may not look at and that no other container's cgroup has: they may be of this
+ * one. */
+static unsigned count_hidden(const struct vcap_process *own)
+{
+    DIR *proc = opendir("/proc");
+    unsigned hidden = 0;
+
+    for (const struct dirent *e; proc && (e = readdir(proc));) {
+        struct vcap_container_name name = {0};
+        char path[64], text[4096];
+        int pid = (int)strtol(e->d_name, NULL, 10);
+        int fd;
+
+        if (pid <= 0)
+            continue;
+        (void)snprintf(path, sizeof path, "/proc/%d/maps", pid);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd >= 0)
+            (void)close(fd);
+        if (fd >= 0 || (errno != EACCES && errno != EPERM))
+            continue;
+        if (vcap_proc_read(pid, "cgroup", text, sizeof text) > 0)
+            vcap_container_name_parse(text, &name);
+        hidden +=
+            !name.container || !own->name.container || vcap_container_name_same(&name, &own->name);
+    }
+    if (proc)
+        (void)closedir(proc);
+    return hidden;
+}
+
+static void say_nobody_else(struct vcap_check *check, bool complete, unsigned hidden)
+{
+    if (!complete)
+        vcap_check_say(check, "processes", NULL, VCAP_CHECK_UNKNOWN,
+                       "not all of /proc could be looked at");
+    else if (hidden > 0)
+        vcap_check_say(check, "processes", NULL, VCAP_CHECK_UNKNOWN,
+                       "%u processes may not be looked at by this user; none of the others uses "
+                       "the driver without the ceiling",
+                       hidden);
+    else
+        vcap_check_say(check, "processes", NULL, VCAP_CHECK_OK,
+                       "no other process of this container uses the driver without the ceiling");
+}
+
 void vcap_check_others(struct vcap_check *check)
 {
     struct vcap_processes all = {0};
@@ -182,10 +248,7 @@ void vcap_check_others(struct vcap_check *check)
         }
     }
     if (unprotected == 0 && passive == 0)
-        vcap_check_say(
-            check, "processes", NULL, complete ? VCAP_CHECK_OK : VCAP_CHECK_UNKNOWN,
-            complete ? "no other process of this container uses the driver without the ceiling"
-                     : "not all of /proc could be looked at");
+        say_nobody_else(check, complete, count_hidden(&own));
     if (unprotected > NAMED_MAX || passive > NAMED_MAX)
         vcap_check_say(check, "processes", NULL, VCAP_CHECK_FINDING,
                        "%u unprotected and %u passive processes in all", unprotected, passive);

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +32,8 @@
 
 #define PEAK (HOSTILE_PEAK_MIB * (double)IMAGE_MIB)
 #define MANY_FILES 10000
-#define LARGEST 8        /* as many as one container may have looked at */
+#define LARGEST 8 /* as many as one container may have looked at */
+#define SLOW_CLIENTS 20
 #define SLICE_RECORDS 32 /* by which the state file grows */
 
 static struct running r;
@@ -299,6 +301,41 @@ static void ledgers_that_say_all_they_can_fit_into_its_memory(void **state)
     assert_int_equal(running_get(&r, "/healthz"), 200);
 }
 
+/* Each asks for a text of its own and reads one byte of it. */
+static void clients_that_do_not_read_hold_no_more_than_the_unit_has(void **state)
+{
+    static const char request[] = "GET /v1/containers HTTP/1.1\r\nHost: x\r\n\r\n";
+    int clients[SLOW_CLIENTS];
+    char byte;
+    (void)state;
+    for (int i = 0; i < LARGEST; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "large%d", i);
+        make_largest(name);
+    }
+    assert_true(running_start(&r, true, NULL, NULL));
+    for (int i = 0; i < SLOW_CLIENTS; i++) {
+        clients[i] = running_connect(&r);
+        assert_true(clients[i] >= 0);
+        assert_int_equal(send(clients[i], request, strlen(request), MSG_NOSIGNAL), strlen(request));
+        assert_int_equal(recv(clients[i], &byte, 1, 0), 1);
+        (void)usleep(60000); /* the next one's text is another */
+    }
+    print_message("%d clients that do not read: %.1f MiB\n", SLOW_CLIENTS, memory_mib());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(memory_mib() < 240); /* the unit has 256 MiB */
+#endif
+    assert_int_equal(running_get(&r, "/healthz"), 200);
+    int status = 0; /* though they are all still there: those in the way are cut off */
+    for (int i = 0; i < 300 && status != 200; i++) {
+        status = running_get(&r, "/v1/containers");
+        (void)usleep(100000);
+    }
+    assert_int_equal(status, 200);
+    for (int i = 0; i < SLOW_CLIENTS; i++)
+        (void)close(clients[i]);
+}
+
 /* Another file under the same name again and again, as containers that restart do it, only faster. */
 static void a_ledger_replaced_while_it_is_read_is_one_or_the_other(void **state)
 {
@@ -454,6 +491,7 @@ int main(void)
         TEST(names_with_anything_in_them_are_labels_of_their_own),
         TEST(thousands_of_files_are_too_many_and_it_says_so),
         TEST(ledgers_that_say_all_they_can_fit_into_its_memory),
+        TEST(clients_that_do_not_read_hold_no_more_than_the_unit_has),
         TEST(a_ledger_replaced_while_it_is_read_is_one_or_the_other),
         TEST(log_lines_never_go_into_another_file),
         TEST(without_room_for_its_state_it_goes_on),

@@ -2,15 +2,24 @@
  * `vramcap check` where it has bad news that no typical set-up has (those are in docs/check.md): what it says
  * and that it ends with 1.
  */
+#include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "tests/cli/ledger_image.h"
 
 #include "tests/cli/tool.h"
 
@@ -66,9 +75,189 @@ static void a_driver_that_the_loader_does_not_take_is_named_with_its_words(void 
     assert_non_null(strstr(t.out, "\"findings\": true"));
 }
 
+/* ---- --pid: a stranger's file system and ledger ---- */
+
+/* A process whose root is that folder, with that ledger mapped as the library has it (NULL: none); -1:
+ * that cannot be done here. */
+static pid_t start_inside(const char *root, const char *ledger)
+{
+    int ready[2];
+    char byte = 1;
+    if (pipe(ready) != 0)
+        return -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = ledger ? open(ledger, O_RDWR | O_CLOEXEC) : -1;
+        byte = (char)(ledger && (mmap(NULL, sizeof(struct image), PROT_READ | PROT_WRITE,
+                                      MAP_SHARED, fd, 0) == MAP_FAILED ||
+                                 mmap(NULL, 4096, PROT_NONE, MAP_SHARED, fd, 0) == MAP_FAILED));
+        byte = (char)(byte || (geteuid() != 0 && unshare(CLONE_NEWUSER) != 0) ||
+                      chroot(root) != 0 || chdir("/") != 0);
+        (void)!write(ready[1], &byte, 1);
+        for (;;)
+            (void)pause();
+    }
+    (void)close(ready[1]);
+    if (pid > 0 && (read(ready[0], &byte, 1) != 1 || byte != 0)) {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, NULL, 0);
+        pid = -1;
+    }
+    (void)close(ready[0]);
+    return pid;
+}
+
+static void end_inside(pid_t pid)
+{
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+}
+
+/* `check --pid` of a process in the folder, which goes; its exit status, -1: that cannot be done here. */
+static int check_inside(const char *root)
+{
+    char number[16], command[128];
+    pid_t pid = start_inside(root, NULL);
+    int status = -1;
+    if (pid > 0) {
+        (void)snprintf(number, sizeof number, "%d", (int)pid);
+        status = tool_run(&t, NULL, TOOL_ARGS("check", "--pid", number));
+        end_inside(pid);
+    }
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", root);
+    assert_int_equal(system(command), 0);
+    return status;
+}
+
+static void make_root(char root[64], char file[96])
+{
+    char etc[80];
+    assert_non_null(image_folder(root));
+    (void)snprintf(etc, sizeof etc, "%s/etc", root);
+    assert_int_equal(mkdir(etc, 0755), 0);
+    (void)snprintf(file, 96, "%s/ld.so.preload", etc);
+}
+
+static void the_preload_file_of_another_process_is_read(void **state)
+{
+    char root[64], file[96];
+    (void)state;
+    make_root(root, file);
+    assert_int_equal(image_write("/x/libvramcap.so\n", 17, file), 0);
+    int status = check_inside(root);
+    if (status < 0)
+        skip();
+    assert_int_equal(status, 1);
+    assert_non_null(
+        strstr(t.out, "/etc/ld.so.preload names /x/libvramcap.so, which does not exist"));
+}
+
+static void a_fifo_for_a_preload_file_holds_nobody_up(void **state)
+{
+    char root[64], file[96];
+    (void)state;
+    make_root(root, file);
+    assert_int_equal(mkfifo(file, 0666), 0);
+    int status = check_inside(root);
+    if (status < 0)
+        skip();
+    assert_int_equal(status, 1);
+    assert_non_null(strstr(t.out, "libvramcap.so is not loaded"));
+}
+
+/* To whatever it leads, it is the host's: a device there would be opened by the host's root. */
+static void a_link_for_a_preload_file_does_not_lead_to_the_hosts_files(void **state)
+{
+    char root[64], file[96], outside[64], target[96];
+    (void)state;
+    make_root(root, file);
+    assert_non_null(image_folder(outside));
+    (void)snprintf(target, sizeof target, "%s/host", outside);
+    assert_int_equal(image_write("/x/libvramcap.so\n", 17, target), 0);
+    assert_int_equal(symlink(target, file), 0);
+    int status = check_inside(root);
+    assert_int_equal(unlink(target) | rmdir(outside), 0);
+    if (status < 0)
+        skip();
+    assert_int_equal(status, 1);
+    assert_null(strstr(t.out, "/x/libvramcap.so"));
+}
+
+static uint64_t own_pidns(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* Slot 1 is a client of MPS and another process's; slot 0 is the process's that is asked about. */
+static void whether_it_is_a_client_of_mps_is_told_by_its_own_slot(void **state)
+{
+    static struct image image;
+    char path[64] = "/dev/shm/vramcap-check-XXXXXX", number[16]; /* its map says the same device */
+    int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    image_init(&image);
+    image_gpu(&image, 0, 4096, VCAP_LF_SOURCE_ENV);
+    image_process(&image, 0, 0, 1, "asked");
+    image_process(&image, 1, 0, 1, "other");
+    image.slots[1].mps = VCAP_LF_MPS_CLIENT;
+    assert_int_equal(write(fd, &image, sizeof image), sizeof image);
+    int lives = image_live(path, 0);
+    assert_true(lives >= 0);
+    pid_t pid = start_inside("/", path);
+    if (pid > 0) {
+        (void)snprintf(number, sizeof number, "%d", (int)pid);
+        image.slots[0].pid = (uint32_t)pid;
+        image.slots[0].pidns = own_pidns();
+        for (int i = VCAP_LF_MPS_UNKNOWN; i <= VCAP_LF_MPS_CLIENT; i++) {
+            static const char *const words[] = {"unknown  mps ", "note     mps ", "ok       mps "};
+            image.slots[0].mps = (uint32_t)i;
+            assert_int_equal(pwrite(fd, &image, sizeof image, 0), sizeof image);
+            (void)tool_run(&t, NULL, TOOL_ARGS("check", "--pid", number));
+            if (!strstr(t.out, words[i]))
+                print_message("%s", t.out);
+            assert_non_null(strstr(t.out, words[i]));
+        }
+        end_inside(pid);
+    }
+    (void)close(lives);
+    (void)close(fd);
+    assert_int_equal(unlink(path), 0);
+    if (pid < 0)
+        skip();
+}
+
+/* ---- who may not look ---- */
+
+static void processes_that_may_not_be_looked_at_are_not_called_harmless(void **state)
+{
+    const char *const before = tool_path;
+    const char *const environment[] = {search, NULL};
+    (void)state;
+    if (geteuid() != 0 || access("/usr/bin/setpriv", X_OK) != 0)
+        skip();
+    tool_path = "/usr/bin/setpriv"; /* this test runs as root, and nobody may not look at it */
+    int status =
+        tool_run(&t, environment,
+                 TOOL_ARGS("--reuid=65534", "--regid=65534", "--clear-groups", before, "check"));
+    tool_path = before;
+    if (status == 127) /* nobody may not come to where the tool lies */
+        skip();
+    assert_int_equal(status, 1);
+    assert_null(strstr(t.out, "no other process of this container uses the driver"));
+    assert_non_null(strstr(t.out, "unknown  processes "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_preload_file_of_another_process_is_read),
+        cmocka_unit_test(a_fifo_for_a_preload_file_holds_nobody_up),
+        cmocka_unit_test(a_link_for_a_preload_file_does_not_lead_to_the_hosts_files),
+        cmocka_unit_test(whether_it_is_a_client_of_mps_is_told_by_its_own_slot),
+        cmocka_unit_test(processes_that_may_not_be_looked_at_are_not_called_harmless),
         cmocka_unit_test(a_library_that_is_not_loaded_is_a_finding),
         cmocka_unit_test(a_driver_that_the_loader_does_not_take_is_named_with_its_words),
     };
