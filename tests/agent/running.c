@@ -409,3 +409,11 @@ void running_client_main(int argc, char **argv)
     for (;;)
         (void)pause();
 }
+
+bool running_put(const struct running *r, const char *name, const struct image *image)
+{
+    char temporary[512];
+    (void)snprintf(temporary, sizeof temporary, "%s/.tmp", r->ledgers);
+    return image_write(image, sizeof *image, temporary) == 0 &&
+           rename(temporary, running_ledger(r, name)) == 0;
+}

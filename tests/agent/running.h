@@ -12,6 +12,8 @@
 
 #define ANSWER_BYTES (4u << 20)
 
+struct image; /* tests/cli/ledger_image.h */
+
 struct running {
     char folder[64];  /* with everything below in it */
     char ledgers[96]; /* --ledger-dir */
@@ -75,6 +77,9 @@ unsigned running_lines(const struct running *r, const char *one, const char *oth
 
 /* Until such a line is there; false after 30 s. */
 bool running_until_line(const struct running *r, const char *one, const char *other);
+
+/* Puts the image into the agent's directory under that name, whole from one moment to the next. */
+bool running_put(const struct running *r, const char *name, const struct image *image);
 
 /* Path of a ledger by name; valid until the fourth call after this. */
 const char *running_ledger(const struct running *r, const char *name);

@@ -56,10 +56,7 @@ static int teardown(void **state)
 
 static void put(const char *name)
 {
-    char temporary[512];
-    (void)snprintf(temporary, sizeof temporary, "%s/.tmp", r.ledgers);
-    assert_int_equal(image_write(&image, sizeof image, temporary), 0);
-    assert_int_equal(rename(temporary, running_ledger(&r, name)), 0);
+    assert_true(running_put(&r, name, &image));
 }
 
 static void metrics_are_sound(void)

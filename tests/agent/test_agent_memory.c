@@ -48,10 +48,7 @@ static int teardown(void **state)
 /* Puts the image in place as a file of its own, as whoever makes ledgers does. */
 static void put(const char *name)
 {
-    char temporary[512];
-    (void)snprintf(temporary, sizeof temporary, "%s/.tmp", r.ledgers);
-    assert_int_equal(image_write(&image, sizeof image, temporary), 0);
-    assert_int_equal(rename(temporary, running_ledger(&r, name)), 0);
+    assert_true(running_put(&r, name, &image));
 }
 
 static void start(void)
