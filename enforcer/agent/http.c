@@ -1,8 +1,10 @@
 /*
  * libmicrohttpd with a thread per connection: a handler may wait for a fresh text without holding up
  * the others.  The bounds: CONNECTIONS at once, MEMORY_BYTES for a request's head (more is answered
- * 431), no bodies, IDLE_S without a byte, and LIFE_MS for a connection between two whole answers
- * (BUSY_LIFE_MS when most connections are taken, or too much text waits to be read), so that one byte now and then holds nothing for long.
+ * 431), no bodies, IDLE_S without a byte, and LIFE_MS for a client to send a whole head, and again to
+ * read a whole answer (BUSY_LIFE_MS when most connections are taken, or too much text waits to be read),
+ * so that one byte now and then holds nothing for long.  The time that the agent takes for the answer is
+ * not the client's: on a slow machine with many ledgers it is seconds.
  * Without MHD_USE_POLL: with it, libmicrohttpd 0.9.75 goes on accepting at the limit and resets what it
  * accepts (MHD_poll_listen_socket, daemon.c); with select a client waits in the backlog for its turn.
  */
@@ -41,6 +43,7 @@ typedef int answer;
 struct connection {
     int fd; /* -1: free */
     uint64_t since_ns;
+    bool is_ours; /* the client waits for the agent, not the agent for it */
 };
 
 struct vcap_http {
@@ -52,6 +55,20 @@ struct vcap_http {
     pthread_mutex_t lock;
     struct connection connections[CONNECTIONS * VCAP_HTTP_PLACES]; /* under the lock */
 };
+
+/* Whose turn it is from now on: the agent's (ours), or the client's with its whole time. */
+static void give_turn(struct vcap_http *h, struct MHD_Connection *c, bool ours)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct connection *of = info ? info->socket_context : NULL;
+    (void)pthread_mutex_lock(&h->lock);
+    if (of) {
+        of->is_ours = ours;
+        of->since_ns = vcap_clock_ns(CLOCK_MONOTONIC);
+    }
+    (void)pthread_mutex_unlock(&h->lock);
+}
 
 /* Takes r, which may be NULL. */
 static answer respond(struct MHD_Connection *c, unsigned status, const char *type,
@@ -101,7 +118,9 @@ static answer respond_text(struct vcap_http *h, struct MHD_Connection *c, enum v
         [VCAP_TEXT_CONTAINERS] = "application/json",
         [VCAP_TEXT_REPORT] = "application/json",
     };
+    give_turn(h, c, true);
     struct vcap_published *p = vcap_exchange_get(h->exchange, kind, WAIT_MS);
+    give_turn(h, c, false);
     if (!p)
         return respond_words(c, MHD_HTTP_SERVICE_UNAVAILABLE,
                              vcap_exchange_is_crowded(h->exchange)
@@ -138,6 +157,7 @@ static answer handle(void *cls, struct MHD_Connection *c, const char *url, const
         return MHD_NO; /* nothing here takes a body: the connection ends */
     if (!*state) {     /* the head is there; a body, if one was announced, is not waited for */
         *state = h;
+        give_turn(h, c, false);
         return MHD_YES;
     }
     if (!strcmp(url, "/metrics"))
@@ -178,7 +198,8 @@ static void connection_changed(void *cls, struct MHD_Connection *c, void **conte
          i++) {
         if (h->connections[i].fd >= 0)
             continue;
-        h->connections[i] = (struct connection){socket_of(c), vcap_clock_ns(CLOCK_MONOTONIC)};
+        h->connections[i] =
+            (struct connection){.fd = socket_of(c), .since_ns = vcap_clock_ns(CLOCK_MONOTONIC)};
         *context = &h->connections[i];
         break;
     }
@@ -188,15 +209,9 @@ static void connection_changed(void *cls, struct MHD_Connection *c, void **conte
 static void request_completed(void *cls, struct MHD_Connection *c, void **state,
                               enum MHD_RequestTerminationCode code)
 {
-    struct vcap_http *h = cls;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct connection *of = info ? info->socket_context : NULL;
     (void)state;
-    (void)pthread_mutex_lock(&h->lock);
-    if (of && code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
-        of->since_ns = vcap_clock_ns(CLOCK_MONOTONIC);
-    (void)pthread_mutex_unlock(&h->lock);
+    if (code == MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        give_turn(cls, c, false);
 }
 
 void vcap_http_tidy(struct vcap_http *h)
@@ -210,7 +225,7 @@ void vcap_http_tidy(struct vcap_http *h)
     const uint64_t life_ms =
         open >= BUSY_CONNECTIONS || vcap_exchange_is_crowded(h->exchange) ? BUSY_LIFE_MS : LIFE_MS;
     for (size_t i = 0; i < all; i++)
-        if (h->connections[i].fd >= 0 &&
+        if (h->connections[i].fd >= 0 && !h->connections[i].is_ours &&
             now - h->connections[i].since_ns > life_ms * UINT64_C(1000000))
             (void)shutdown(h->connections[i].fd, SHUT_RDWR); /* its thread finds it ended */
     (void)pthread_mutex_unlock(&h->lock);
