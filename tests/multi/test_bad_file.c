@@ -30,6 +30,7 @@
 
 static struct child_output output;
 static unsigned tried;
+static struct fixture_copies copies; /* for somebody, too */
 
 #define AS_SOMEBODY "setpriv --reuid=12345 --regid=12345 --clear-groups "
 
@@ -37,8 +38,9 @@ static unsigned tried;
 static void ask(const struct fixture *f, const char *path, const char *on_error, const char *prefix)
 {
     char ledger[300], policy[64], command[600];
-    const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=300", ledger, policy,
-                                 NULL};
+    const char *const extra[] = {
+        "LD_PRELOAD", copies.library, copies.sim, "VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=300",
+        ledger,       policy,         NULL};
     const char *const argv[] = {"sh", "-c", command, NULL};
 
     snprintf(ledger, sizeof(ledger), "VRAMCAP_LEDGER=%s", path);
@@ -46,7 +48,7 @@ static void ask(const struct fixture *f, const char *path, const char *on_error,
     snprintf(
         command, sizeof(command),
         "printf 'init\\nctx create 0\\nalloc 2m\\nalloc 302m\\n' | %s%s --by=getproc; /bin/true",
-        prefix, CLIENT);
+        prefix, copies.client);
     child_run(f, argv, extra, &output);
 }
 
@@ -355,9 +357,14 @@ static void programs_without_cuda_notice_nothing_of_any_of_them(void **state)
     }
 }
 
+static int setup(void **state)
+{
+    return fixture_setup(state) == 0 && fixture_copies(*state, &copies) ? 0 : -1;
+}
+
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         TEST(permissions_of_others_are_a_line_and_no_ceiling_is_widened),
         TEST(devices_and_sockets_are_no_ledgers),

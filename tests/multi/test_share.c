@@ -154,9 +154,14 @@ static void a_process_without_configuration_after_a_capped_one_changes_nothing_f
 static void two_users_of_one_container_share_one_ceiling(void **state)
 {
     const struct fixture *f = *state;
+    struct fixture_copies copies;
     const char *const extra[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024", NULL};
+    const char *const extra_of_user[] = {
+        "LD_PRELOAD", copies.library, copies.sim, "VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1024",
+        NULL};
     const char *const argv[] = {
-        "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", CLIENT, "--by=dlsym", NULL};
+        "setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", copies.client, "--by=dlsym",
+        NULL};
     struct child root, user;
 
     if (geteuid() != 0 || access("/usr/bin/setpriv", X_OK) != 0)
@@ -165,7 +170,8 @@ static void two_users_of_one_container_share_one_ceiling(void **state)
     ready(&root, f, extra, 0);
     assert_int_equal(client_result(&root, "alloc 600m"), 0);
     assert_int_equal(chmod(f->sim, 0666), 0); /* the simulated card itself is for one user */
-    assert_true(child_start(&user, f, argv, extra));
+    assert_true(fixture_copies(f, &copies));
+    assert_true(child_start(&user, f, argv, extra_of_user));
     assert_int_equal(client_result(&user, "init"), 0);
     assert_int_equal(client_result(&user, "ctx create 0"), 0);
     assert_int_equal(client_result(&user, "alloc 600m"), 2);

@@ -182,13 +182,19 @@ static void put_drawn(struct block *b)
     put(b, "VRAMCAP_TEST_SEED", number);
 }
 
+static const char *preloaded(void)
+{
+    const char *other = getenv("VRAMCAP_TEST_LIBRARY"); /* another build of it */
+
+    return other != NULL ? other : TEST_LIBRARY;
+}
+
 char **fixture_environment(const struct fixture *f, const char *const *extra)
 {
     enum { ROOM = 512, TEXT = 131072 };
     char **memory = calloc(ROOM + TEXT / sizeof(char *), sizeof(char *));
     char front[1024] = "", behind[1024] = "", preload[4096], name[128];
-    const char *other = getenv("VRAMCAP_TEST_LIBRARY"); /* another build of it */
-    const char *library = other != NULL ? other : TEST_LIBRARY;
+    const char *library = preloaded();
     struct block b = {.list = memory, .room = ROOM};
 
     if (memory == NULL)
@@ -230,6 +236,38 @@ char **fixture_environment(const struct fixture *f, const char *const *extra)
              front, library, behind);
     put(&b, "LD_PRELOAD", preload);
     return b.list;
+}
+
+/* ---- copies ---- */
+
+static bool copy(const char *from, const char *to)
+{
+    char piece[65536];
+    ssize_t n = -1;
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+    bool good = in >= 0 && out >= 0 && fchmod(out, 0755) == 0;
+
+    while (good && (n = read(in, piece, sizeof(piece))) > 0)
+        good = write(out, piece, (size_t)n) == n;
+    if (in >= 0)
+        close(in);
+    return (out >= 0 ? close(out) : -1) == 0 && good && n == 0;
+}
+
+bool fixture_copies(const struct fixture *f, struct fixture_copies *copies)
+{
+    const char *folder = fixture_path(f, "build"), *driver = fixture_driver();
+    char library[128], sim[128];
+
+    snprintf(copies->client, sizeof(copies->client), "%s/client", folder);
+    snprintf(library, sizeof(library), "%s/libvramcap.so", folder);
+    snprintf(sim, sizeof(sim), "%s/libcuda.so.1", folder);
+    snprintf(copies->library, sizeof(copies->library), "+LD_PRELOAD=%s", library);
+    snprintf(copies->sim, sizeof(copies->sim), "LD_LIBRARY_PATH=%s", driver ? driver : folder);
+    return mkdir(folder, 0755) == 0 && chmod(folder, 0755) == 0 &&
+           copy(TEST_CLIENT, copies->client) && copy(preloaded(), library) &&
+           (driver != NULL || copy(TEST_SIM "/libcuda.so.1", sim));
 }
 
 /* ---- children ---- */

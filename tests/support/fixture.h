@@ -91,6 +91,15 @@ struct child {
  */
 char **fixture_environment(const struct fixture *f, const char *const *extra);
 
+/*
+ * For a child of another user, who may not look into the folder of this build (a home, say): copies in
+ * the test's directory.  `extra` of such a child begins with "LD_PRELOAD", library, sim.  False: no room.
+ */
+struct fixture_copies {
+    char client[128], library[160], sim[160];
+};
+bool fixture_copies(const struct fixture *f, struct fixture_copies *copies);
+
 /* argv[0] is a path, or a name to look for in PATH.  False: could not be started. */
 bool child_start(struct child *c, const struct fixture *f, const char *const *argv,
                  const char *const *extra);
