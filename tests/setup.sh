@@ -31,6 +31,7 @@ libcmocka-dev|pkg-config --exists cmocka
 ninja-build|command -v ninja
 binutils|command -v objdump
 clang|command -v clang
+libclang-rt-dev|have_fuzzer
 clang-tidy|command -v clang-tidy
 clang-format|command -v clang-format
 cppcheck|command -v cppcheck
@@ -49,7 +50,6 @@ libtcmalloc-minimal4|ls /usr/lib/*/libtcmalloc_minimal.so.4
 full_table='
 debootstrap|command -v debootstrap
 debian-archive-keyring|test -e /usr/share/keyrings/debian-archive-keyring.gpg
-libclang-rt-dev|have_fuzzer
 gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 qemu-user-static|command -v qemu-aarch64-static
 prometheus|command -v promtool
