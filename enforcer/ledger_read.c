@@ -26,7 +26,7 @@
 
 #define FILE_BYTES_MAX (UINT64_C(64) << 20) /* the largest ledger of version 1 has 10 MiB */
 #define AMOUNT_BYTES_MAX (VCAP_LF_UNITS_MAX * VCAP_LF_UNIT_BYTES)
-#define LIFE_BUDGET_NS UINT64_C(100000000) /* for all lock checks of one snapshot together */
+#define LIFE_BUDGET_NS UINT64_C(1000000000) /* for all lock checks of one snapshot together */
 
 uint64_t vcap_read_now_ns(void)
 {

@@ -130,7 +130,7 @@ struct vcap_read_wish {
     bool taken_only;      /* only slots that are not FREE: a fraction of the bytes is read, and what
                              lies in the cells of free slots is not judged */
     uint64_t bytes_max;   /* no larger file; 0: 64 MiB */
-    uint64_t budget_ns;   /* for all questions about locks together; 0: 100 ms */
+    uint64_t budget_ns;   /* for all questions about locks together; 0: 1 s */
     uint64_t pidns;       /* the caller's PID namespace, vcap_pidns_inode(); 0: not known yet */
 };
 int vcap_snapshot_read_wish(int fd, const struct vcap_read_wish *wish, struct vcap_snapshot *out,

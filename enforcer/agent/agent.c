@@ -20,7 +20,8 @@
 #define MS UINT64_C(1000000)
 #define LEDGER_BYTES_MAX (UINT64_C(16) << 20) /* the largest of version 1 has 10 MiB */
 #define LOCK_BUDGET_NS (20 * MS)              /* for one ledger's locks in one round */
-#define SLOW_NS (5 * MS)                      /* what takes longer is read less often */
+#define PATIENT_LOCK_BUDGET_NS (200 * MS)
+#define SLOW_NS (5 * MS) /* what takes longer is read less often */
 #define SLOW_SHARE 10u
 #define ROUND_NS (250 * MS)
 #define SCAN_NS (20 * MS) /* of a round, for /proc */
@@ -114,7 +115,7 @@ static int read_with(const struct vcap_agent *a, const struct vcap_watched *w, i
     const struct vcap_read_wish wish = {.events_from = w->memory.next_event,
                                         .taken_only = true,
                                         .bytes_max = LEDGER_BYTES_MAX,
-                                        .budget_ns = LOCK_BUDGET_NS,
+                                        .budget_ns = a->lock_budget_ns,
                                         .pidns = a->pidns};
     return vcap_snapshot_read_wish(fd, &wish, snapshot, why, why_size);
 }
@@ -316,6 +317,7 @@ static void list_passive(struct vcap_agent *a, bool patient)
 void vcap_agent_round(struct vcap_agent *a, bool patient)
 {
     const uint64_t begin = vcap_clock_ns(CLOCK_MONOTONIC);
+    a->lock_budget_ns = patient ? PATIENT_LOCK_BUDGET_NS : LOCK_BUDGET_NS;
     if (a->pidns == 0)
         a->pidns = vcap_pidns_inode();
     vcap_find_directories(a, begin);

@@ -46,8 +46,9 @@ struct vcap_agent {
     DIR *directories[VCAP_AGENT_DIRECTORIES]; /* open during a round; NULL */
     bool directory_missing[VCAP_AGENT_DIRECTORIES], directory_full_said[VCAP_AGENT_DIRECTORIES];
     bool processes_full_said, memory_full_said;
-    size_t entry_hint;     /* where the next entry of a directory may be in `all` */
-    uint64_t pidns, mntns; /* the agent's own */
+    size_t entry_hint;       /* where the next entry of a directory may be in `all` */
+    uint64_t pidns, mntns;   /* the agent's own */
+    uint64_t lock_budget_ns; /* for one ledger's locks in this round */
 };
 
 /* patient: as long as it takes to see everything once (the first round, --once). */

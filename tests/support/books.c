@@ -12,12 +12,17 @@
 
 bool ledger_read(const char *path, struct vcap_snapshot *snapshot)
 {
-    char why[256];
+    /* for ever: where the machine stands still for a while, all lives would be unknown */
+    const struct vcap_read_wish wish = {.budget_ns = UINT64_C(600000000000)};
+    char why[256] = "";
+    int fd = vcap_ledger_read_open(path, why, sizeof(why));
+    int error = fd < 0 ? fd : vcap_snapshot_read_wish(fd, &wish, snapshot, why, sizeof(why));
 
-    if (vcap_snapshot_read(path, snapshot, why, sizeof(why)) == 0)
-        return true;
-    fprintf(stderr, "ledger %s: %s\n", path, why);
-    return false;
+    if (fd >= 0)
+        close(fd);
+    if (error != 0)
+        fprintf(stderr, "ledger %s: %s\n", path, why);
+    return error == 0;
 }
 
 void card_uuid_text(unsigned card, char text[48])
