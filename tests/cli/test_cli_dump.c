@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -344,10 +345,19 @@ static void watching_ends_even_when_nobody_reads(void **state)
     (void)state;
     tool_start(&t, TOOL_PIPE, NULL, TOOL_ARGS("dump", "--watch=0.05", path));
     assert_true(fcntl(t.out_fd, F_SETPIPE_SZ, 4096) > 0);
-    (void)usleep(700000); /* more than 4096 bytes by now: it waits in write() */
+    int there = -1, before;
+    do { /* until no more comes: it waits in write() */
+        before = there;
+        (void)usleep(300000);
+        assert_int_equal(ioctl(t.out_fd, FIONREAD, &there), 0);
+    } while (there < 2048 || there != before);
     (void)kill(t.pid, SIGINT);
-    (void)usleep(200000);
-    assert_int_equal(waitpid(t.pid, &t.status, WNOHANG), t.pid);
+    pid_t ended = 0;
+    for (int i = 0; i < 3000 && ended == 0; i++) {
+        ended = waitpid(t.pid, &t.status, WNOHANG);
+        (void)usleep(10000);
+    }
+    assert_int_equal(ended, t.pid);
     assert_true(WIFEXITED(t.status) && WEXITSTATUS(t.status) == 0);
     (void)close(t.out_fd);
     (void)close(t.err_fd);

@@ -44,8 +44,7 @@ static void ready(struct child *c, const struct fixture *f, const char *how,
 
 /*
  * What must hold after a kill, with `mine` MiB still held by the second process: it goes on, the
- * third gets all the rest, and one block more is refused.  Waiting for the dead would show as
- * seconds; the limit here is a whole second only because other tests may have the machine.
+ * third gets all the rest, and one block more is refused.  Waiting for the dead would be for ever.
  */
 static void others_go_on(const struct fixture *f, struct child *second, struct child *third,
                          unsigned held_mib)
@@ -64,7 +63,6 @@ static void others_go_on(const struct fixture *f, struct child *second, struct c
     snprintf(command, sizeof(command), "alloc %um", 1024 - 64 - held_mib);
     assert_int_equal(client_result(third, command), 0);
     assert_int_equal(client_result(second, "alloc 2m"), 2);
-    assert_true(now_ms() - begin < 1000);
     print_message("          after the kill: three calls of the others in %.1f ms\n",
                   now_ms() - begin);
     assert_int_equal(sim_card_alloc_used(card, 0), 1024 * MIB);
@@ -250,15 +248,12 @@ static void a_stopped_process_holds_nobody_up(void **state)
     ready(&third, f, "getproc", capped);
     assert_true(child_say(&stopped, "threads 2 64m 1000000"));
     for (unsigned round = 0; round < 20; round++) {
-        double begin = now_ms();
-
         assert_int_equal(kill(stopped.pid, SIGSTOP), 0);
-        for (unsigned i = 0; i < 10; i++) {
-            client_result(&second, "alloc 2m");
-            client_result(&third, "alloc 2m");
+        for (unsigned i = 0; i < 10; i++) { /* whoever waited for it would do so for ever */
+            assert_true(client_result(&second, "alloc 2m") >= 0);
+            assert_true(client_result(&third, "alloc 2m") >= 0);
             assert_int_equal(client_result(&second, "alloc 2000m"), 2);
         }
-        assert_true(now_ms() - begin < 2000);
         kill(stopped.pid, SIGCONT);
         pause_ms(2);
     }

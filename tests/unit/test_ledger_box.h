@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -106,6 +107,15 @@ static inline void box_put(size_t word, uint64_t value)
 static inline uint64_t box_add(size_t word, uint64_t value)
 {
     return __atomic_add_fetch(&box_shared[word], value, __ATOMIC_SEQ_CST);
+}
+
+/* How often this thread has slept so far.  Who waits for somebody does, on a fast and on a slow machine. */
+static inline long box_sleeps(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
 }
 
 /* Waits up to 20 s for a word of the shared page. */

@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "enforcer/kernel.h"
 #include "enforcer/log.h"
 
 /* A directory of the test's own, and stdout and stderr of the process as files in it. */
@@ -336,14 +337,21 @@ static void threads_that_race_pass_five_together(void **state)
 
 static void the_second_is_a_real_one(void **state)
 {
-    struct vcap_log_limit limit = {0};
+    struct vcap_log_limit limit;
+    uint64_t began;
     uint32_t held;
+    bool early;
 
     (void)state;
-    for (int i = 0; i < 5; i++)
-        assert_true(vcap_log_allow(&limit, &held));
-    usleep(500000);
-    assert_false(vcap_log_allow(&limit, &held));
+    do { /* again where the machine stood still through the second */
+        limit = (struct vcap_log_limit){0};
+        began = vcap_clock_ns(CLOCK_MONOTONIC);
+        for (int i = 0; i < 5; i++)
+            assert_true(vcap_log_allow(&limit, &held));
+        usleep(500000);
+        early = vcap_log_allow(&limit, &held);
+    } while (vcap_clock_ns(CLOCK_MONOTONIC) - began >= UINT64_C(1000000000));
+    assert_false(early);
     usleep(700000);
     assert_true(vcap_log_allow(&limit, &held));
     assert_int_equal(held, 1);
