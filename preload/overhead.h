@@ -75,11 +75,13 @@ static inline void vcap_overhead_asked_begin(struct vcap_overhead_reading *readi
 /* Asks the driver, if the current context is on that device, and books what it says: whether it did. */
 bool vcap_overhead_look(CUdevice ordinal, unsigned own);
 
-/* After a call that waits for the device, at most every 100 ms: modules are loaded without a word. */
+/* After a call that waits for the device, at most every 100 ms: modules are loaded without a word.  from: its
+ * return address; the driver itself is in the middle of something, and is not asked. */
 void vcap_overhead_look_now(void);
-static inline void vcap_overhead_look_sometimes(void)
+static inline void vcap_overhead_look_sometimes(const void *from)
 {
-    if (__builtin_expect(__atomic_load_n(&vcap_overhead_any, __ATOMIC_RELAXED) != 0, 0))
+    if (__builtin_expect(__atomic_load_n(&vcap_overhead_any, __ATOMIC_RELAXED) != 0, 0) &&
+        !vcap_is_inner_call(from))
         vcap_overhead_look_now();
 }
 
