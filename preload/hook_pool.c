@@ -410,19 +410,24 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
     CUdevice ordinal = -1;
     size_t bytes = 0;
     CUresult result;
+    bool made;
 
     VCAP_ENTER(cuMemPoolImportPointer, (ptr_out, pool, shareData));
     if (vcap_mode_now() == VCAP_MODE_DENY)
         return vcap_deny(VCAP_ROW_cuMemPoolImportPointer);
-    result = VCAP_CALL(cuMemPoolImportPointer, ptr_out != NULL ? &pointer : NULL, pool, shareData);
-    if (result != CUDA_SUCCESS || ptr_out == NULL)
-        return result;
+    /* ahead of the driver's call: a pool that is destroyed meanwhile is still an imported one */
     known = vcap_pool_get(pool);
-    if (known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED &&
+    vcap_overhead_open_begin();
+    result = VCAP_CALL(cuMemPoolImportPointer, ptr_out != NULL ? &pointer : NULL, pool, shareData);
+    made = result == CUDA_SUCCESS && ptr_out != NULL;
+    if (made && known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED &&
         ask_pointer(pointer, &ordinal, &bytes))
         result = vcap_pool_imported(known, VCAP_ROW_cuMemPoolImportPointer, pointer, ordinal, bytes,
                                     vcap_export_hash(shareData, sizeof(*shareData)));
+    vcap_overhead_open_end();
     vcap_pool_put(known);
+    if (!made)
+        return result;
     if (result == CUDA_SUCCESS) {
         *ptr_out = pointer;
         return result;

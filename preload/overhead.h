@@ -46,6 +46,21 @@ static inline void vcap_overhead_call_end(struct vcap_device *device, bool count
         __atomic_fetch_sub(&device->in_flight, 1, __ATOMIC_SEQ_CST);
 }
 
+/*
+ * The same for calls that open another process's memory: on which device that is only their answer tells, so
+ * that nothing is measured on any.  Ends once what was opened is shown or charged.
+ */
+extern uint32_t vcap_overhead_opening; /* calls under way; atomic */
+
+static inline void vcap_overhead_open_begin(void)
+{
+    __atomic_fetch_add(&vcap_overhead_opening, 1, __ATOMIC_SEQ_CST);
+}
+static inline void vcap_overhead_open_end(void)
+{
+    __atomic_fetch_sub(&vcap_overhead_opening, 1, __ATOMIC_SEQ_CST);
+}
+
 /* Memory that MPS may or may not count: managed, external, of another process.  delta in bytes. */
 void vcap_overhead_unsure(struct vcap_device *device, int64_t delta);
 
