@@ -32,7 +32,7 @@
  *                       the host: before the file has a name, later by `vramcap resize`
  *   gpu.source_bytes    stores by any process that saw that source: what it said there
  *   gpu.near            CAS 0 -> 1 by the charge that crosses near_percent, 1 -> 0 by a release or
- *                       charge that finds the total well below it again
+ *                       charge that finds the total well below it again; both by the host that moves it
  *   gpu.sm_granted, sm_total, compute_percent
  *                       stores by the process that asked the driver last
  *   gpu.total           CAS by whoever charges, releases or reaps

@@ -20,6 +20,7 @@
 #include "enforcer/ceiling.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_make.h"
+#include "enforcer/ledger_near.h"
 #include "enforcer/ledger_reap.h"
 #include "enforcer/ledger_word.h"
 
@@ -155,6 +156,9 @@ static int apply(struct vcap_ledger *l, const struct vcap_host_order *order, boo
                                                           : "enforce";
     if (!quiet && event.code != event.held)
         vcap_ledger_event(l, &event);
+    for (uint32_t gpu = 0; !quiet && gpu < l->gpu_count; gpu++)
+        if (vcap_load(&l->gpus[gpu].claim) != 0)
+            vcap_near_look(l, gpu);
     if (!quiet)
         __atomic_fetch_add(&header->host_changes, 1, __ATOMIC_SEQ_CST);
     return 0;

@@ -26,3 +26,14 @@ void vcap_near_reached(struct vcap_ledger *l, uint32_t gpu)
     vcap_ledger_event(l, &event);
     vcap_near_left(l, gpu); /* a release that came in between saw no mark to take back */
 }
+
+void vcap_near_look(struct vcap_ledger *l, uint32_t gpu)
+{
+    uint64_t held = vcap_lf_total_units(vcap_load(&l->gpus[gpu].total)),
+             mark = vcap_near_mark(l, gpu);
+
+    if (vcap_near_is_noted(l, gpu))
+        vcap_near_left(l, gpu);
+    else if (held * 100 >= mark && mark != 0)
+        vcap_near_reached(l, gpu);
+}

@@ -3,7 +3,8 @@
  * of its ceiling, and none again before it was a tenth below that.  Asked after every move of a total, by
  * whoever made it: a release can only cross downwards; a charge crosses upwards, or is the first to find the
  * total well below the mark, after a reap or under a ceiling that the host has raised.  Neither reads the
- * total once more, whose cache line other processes want.
+ * total once more, whose cache line other processes want.  The host asks after it has moved the mark, for a
+ * ceiling below what is held lets no charge pass that would.
  */
 #ifndef VRAMCAP_ENFORCER_LEDGER_NEAR_H
 #define VRAMCAP_ENFORCER_LEDGER_NEAR_H
@@ -27,6 +28,9 @@ static inline bool vcap_near_is_noted(const struct vcap_ledger *l, uint32_t gpu)
 /* Notes the crossing; the one who is first writes the event. */
 void vcap_near_reached(struct vcap_ledger *l, uint32_t gpu);
 void vcap_near_left(struct vcap_ledger *l, uint32_t gpu);
+
+/* After the mark has moved. */
+void vcap_near_look(struct vcap_ledger *l, uint32_t gpu);
 
 /* units: the total that this process's charge made. */
 static inline void vcap_near_after_charge(struct vcap_ledger *l, uint32_t gpu, uint64_t units)

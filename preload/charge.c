@@ -17,6 +17,7 @@
 #include "preload/account.h"
 #include "preload/context.h"
 #include "preload/graph.h"
+#include "preload/limits.h"
 #include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/renew.h"
@@ -155,13 +156,15 @@ static int charge(struct vcap_device *d, CUdevice ordinal, unsigned row, uint64_
 /* May a last resort find room? */
 static bool anything_to_find(const struct vcap_device *d, CUdevice ordinal)
 {
-    return vcap_pools_exist() || vcap_graphs_hold(ordinal) || vcap_overhead_is_measured(d);
+    return vcap_pools_exist() || vcap_graphs_hold(ordinal) || vcap_overhead_is_measured(d) ||
+           __atomic_load_n(&vcap_limits_unread, __ATOMIC_RELAXED) != 0;
 }
 
 void vcap_last_resort(CUdevice ordinal, unsigned row, unsigned own)
 {
     vcap_pools_trim(ordinal, row);
     vcap_graphs_trim(ordinal, row);
+    vcap_limits_settle(ordinal);
     vcap_overhead_look(ordinal, own);
 }
 

@@ -12,6 +12,7 @@
 #include "preload/context.h"
 #include "preload/fault.h"
 #include "preload/graph.h"
+#include "preload/overhead.h"
 #include "preload/pool.h"
 #include "preload/relaxed.h"
 
@@ -38,12 +39,17 @@ static CUresult reserve(CUdevice ordinal, unsigned row, struct vcap_device **dev
 }
 
 static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, unsigned row,
-                        struct vcap_device *device, uint64_t cost, enum vcap_context_kind kind)
+                        struct vcap_device *device, uint64_t cost, bool counted)
 {
+    bool made = result == CUDA_SUCCESS && context != NULL;
+
     if (device == NULL)
         return result;
-    if (result == CUDA_SUCCESS && context != NULL) {
-        vcap_context_enter(context, ordinal, kind, cost);
+    if (made)
+        vcap_context_enter(context, ordinal, VCAP_CONTEXT_CREATED, cost);
+    /* not before: whoever measures counts the contexts that are known */
+    vcap_overhead_call_end(device, counted);
+    if (made) {
         vcap_context_size(context, ordinal);
         return result;
     }
@@ -60,15 +66,16 @@ static CUresult created(CUresult result, CUcontext context, CUdevice ordinal, un
     CUcontext context = NULL;                                                                      \
     uint64_t cost;                                                                                 \
     CUresult result;                                                                               \
+    bool counted;                                                                                  \
                                                                                                    \
     make_room(ordinal, VCAP_ROW_##function);                                                       \
     result = reserve(ordinal, VCAP_ROW_##function, &device, &cost);                                \
                                                                                                    \
     if (result != CUDA_SUCCESS)                                                                    \
         return result;                                                                             \
+    counted = device != NULL && vcap_overhead_call_begin(device);                                  \
     result = call;                                                                                 \
-    result = created(result, context, ordinal, VCAP_ROW_##function, device, cost,                  \
-                     VCAP_CONTEXT_CREATED);                                                        \
+    result = created(result, context, ordinal, VCAP_ROW_##function, device, cost, counted);        \
     if (result == CUDA_SUCCESS && (pctx) != NULL)                                                  \
         *(pctx) = context;                                                                         \
     return result
@@ -316,23 +323,31 @@ static void retain_end(CUresult result, CUcontext context, enum vcap_context_kin
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
+    struct vcap_device *device;
     CUcontext context = NULL;
     CUresult result = CUDA_SUCCESS;
-    bool priced;
+    bool priced, counted;
 
     VCAP_ENTER(cuDevicePrimaryCtxRetain, (pctx, dev));
     vcap_compute_again();
     /* a device that the driver does not know has no price; making it ready asks the driver, without a lock */
-    priced = vcap_context_cost() != 0 && vcap_device(dev) != NULL;
+    device =
+        vcap_context_cost() != 0 || vcap_mode_now() != VCAP_MODE_DENY ? vcap_device(dev) : NULL;
+    priced = vcap_context_cost() != 0 && device != NULL;
     if (priced)
         result = retain_begin(dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result != CUDA_SUCCESS)
         return result;
+    counted = device != NULL && vcap_overhead_call_begin(device);
     result = VCAP_CALL(cuDevicePrimaryCtxRetain, pctx != NULL ? &context : NULL, dev);
     if (priced)
         retain_end(result, context, VCAP_CONTEXT_PRIMARY, dev, VCAP_ROW_cuDevicePrimaryCtxRetain);
     if (result == CUDA_SUCCESS && context != NULL && vcap_mode_now() != VCAP_MODE_DENY)
         vcap_context_met(context, dev);
+    if (counted) {
+        vcap_overhead_call_end(device, counted);
+        vcap_context_size(context, dev);
+    }
     if (result == CUDA_SUCCESS && pctx != NULL)
         *pctx = context;
     return result;

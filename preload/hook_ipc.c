@@ -9,6 +9,7 @@
 #include "enforcer/rules.h"
 #include "preload/charge.h"
 #include "preload/fault.h"
+#include "preload/overhead.h"
 #include "preload/share.h"
 
 /* Opens and closes against each other, where one changes `opens` and takes or enters a record.  A record of
@@ -106,14 +107,16 @@ static CUresult opened(unsigned row, CUdeviceptr pointer, const CUipcMemHandle *
     VCAP_ENTER(function, (pdptr, handle, Flags));                                                  \
     if (vcap_mode_now() == VCAP_MODE_DENY)                                                         \
         return vcap_deny(VCAP_ROW_##function);                                                     \
+    vcap_overhead_open_begin();                                                                    \
     result = VCAP_CALL(function, pdptr != NULL ? &pointer : NULL, handle, Flags);                  \
-    if (result != CUDA_SUCCESS)                                                                    \
-        return result;                                                                             \
-    result = opened(VCAP_ROW_##function, pointer, &handle);                                        \
-    if (result != CUDA_SUCCESS)                                                                    \
-        real.cuIpcCloseMemHandle(pointer);                                                         \
-    else if (pdptr != NULL)                                                                        \
-        *pdptr = pointer;                                                                          \
+    if (result == CUDA_SUCCESS) {                                                                  \
+        result = opened(VCAP_ROW_##function, pointer, &handle);                                    \
+        if (result != CUDA_SUCCESS)                                                                \
+            real.cuIpcCloseMemHandle(pointer);                                                     \
+        else if (pdptr != NULL)                                                                    \
+            *pdptr = pointer;                                                                      \
+    }                                                                                              \
+    vcap_overhead_open_end();                                                                      \
     return result
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)

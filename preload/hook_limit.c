@@ -6,7 +6,9 @@
  *     (the driver may round, clamp or refuse); one that the ceiling has no room for leaves the old
  *     value in force;
  *   - a reading is booked downwards only if no call on that limit was under way meanwhile: two threads
- *     may set one limit at once, and a stale reading must not release what the later one reserved.
+ *     may set one limit at once, and a stale reading must not release what the later one reserved;
+ *   - a limit whose last call could not book what the driver says (no reading, or an old one) is unread: it
+ *     is read again by the next call on it, and before anything is refused while its context is current.
  * Not seen: the driver raises the stack by itself at the launch of a kernel that needs more.
  */
 #include "preload/limits.h"
@@ -20,9 +22,9 @@
 #include "preload/charge.h"
 #include "preload/context.h"
 #include "preload/fault.h"
-#include "preload/graph.h"
 #include "preload/live.h"
-#include "preload/pool.h"
+#include "preload/overhead.h"
+#include "preload/relaxed.h"
 
 #define PER_BLOCK 10 /* CU_LIMIT_PER_BLOCK_MEMORY_SIZE, by cuda.h of CUDA 13.5 */
 #define LIMITS (PER_BLOCK + 1)
@@ -36,6 +38,7 @@ static bool priced(CUlimit limit)
 struct limit {
     struct vcap_account account;
     bool known;
+    bool unread;       /* what is charged may not be what the driver says */
     uint64_t initial;  /* the value before it was first set */
     uint32_t calls;    /* under way */
     uint64_t sequence; /* raised before and after each driver call that sets it */
@@ -56,6 +59,7 @@ struct limits {
 /* Held over ledger operations, never over a driver call; accounts and slot renewal are below it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct limits *all;
+uint32_t vcap_limits_unread; /* stored under the lock */
 
 void vcap_limits_forget(void)
 {
@@ -63,6 +67,7 @@ void vcap_limits_forget(void)
 
     memcpy(&lock, &fresh, sizeof(fresh));
     all = NULL; /* not freed: the parent's allocator may have been in the middle of anything */
+    vcap_limits_unread = 0;
 }
 
 /* What a value takes beyond the initial one. */
@@ -142,11 +147,23 @@ static struct limits *enter(CUcontext context, CUdevice ordinal)
     return l;
 }
 
+/* The lock is held. */
+static void mark(struct limit *entry, bool unread)
+{
+    if (entry->unread == unread)
+        return;
+    entry->unread = unread;
+    __atomic_store_n(&vcap_limits_unread, vcap_limits_unread + (unread ? 1u : -1u),
+                     __ATOMIC_RELAXED);
+}
+
 /* The context is gone: what it held is given back.  The lock is held. */
 static void clear(struct limits *l)
 {
-    for (unsigned i = 0; i < LIMITS; i++)
+    for (unsigned i = 0; i < LIMITS; i++) {
         vcap_account_set(&l->limit[i].account, VCAP_ROW_cuCtxSetLimit, 0, true);
+        mark(&l->limit[i], false);
+    }
 }
 
 /* One user less; the lock is held. */
@@ -219,6 +236,8 @@ static CUresult reserve(struct limits *l, CUlimit limit, struct setting *s)
     wanted = increase(l, limit, s->value);
     if (!l->gone && wanted > entry->account.bytes)
         result = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, wanted, !s->raises);
+    if (!s->raises)
+        result = CUDA_SUCCESS; /* where not even that can be booked: no slot is to be had */
     entry->calls += result == CUDA_SUCCESS;
     entry->sequence++;
     pthread_mutex_unlock(&lock);
@@ -230,40 +249,88 @@ enum growth { IF_ROOM, LATE, ANYWAY };
 /*
  * Ends a call by booking what the driver says.  False: that is more than there is room for (IF_ROOM only);
  * the charge is as before and the call has not ended.  LATE: growth is no doing of this call, and is left to
- * another one that is under way.
+ * another one that is under way.  *value: in, what is in force if the driver does not say (0: not known), which
+ * is charged and never released; out, what it says.
  */
-static bool settle(struct limits *l, CUlimit limit, enum growth growth)
+static bool settle(struct limits *l, CUlimit limit, enum growth growth, size_t *value)
 {
     struct limit *entry = &l->limit[limit];
 
     for (int tries = 0;; tries++) {
+        bool read, alone, still, more, booked = true;
         uint64_t seen, is;
-        size_t value = 0;
-        bool read, alone, still;
+        size_t now = 0;
 
         pthread_mutex_lock(&lock);
         seen = entry->sequence;
         pthread_mutex_unlock(&lock);
-        read = vcap_own.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS;
+        read = vcap_own.cuCtxGetLimit(&now, limit) == CUDA_SUCCESS;
+        if (read)
+            *value = now;
         pthread_mutex_lock(&lock);
-        is = increase(l, limit, value);
+        is = increase(l, limit, *value);
         alone = entry->calls == 1;
         still = entry->sequence == seen;
         if (read && alone && !still && tries < 8) { /* somebody else ended in between: once more */
             pthread_mutex_unlock(&lock);
             continue;
         }
-        if (read && !l->gone &&
-            (is > entry->account.bytes ? growth != LATE || alone : alone && still) &&
-            vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, is, growth != IF_ROOM) !=
-                CUDA_SUCCESS) {
+        more = is > entry->account.bytes;
+        if (!l->gone && (more ? growth != LATE || alone : read && alone && still))
+            booked = vcap_account_set(&entry->account, VCAP_ROW_cuCtxSetLimit, is,
+                                      growth != IF_ROOM) == CUDA_SUCCESS;
+        if (!booked && more && growth == IF_ROOM) {
             pthread_mutex_unlock(&lock);
             return false;
         }
         entry->calls--;
+        /* what could not be booked in spite of all (no slot to be had) counts as not read */
+        mark(entry, !l->gone && !(read && alone && still && entry->account.bytes == is));
         pthread_mutex_unlock(&lock);
         return true;
     }
+}
+
+/* A limit that is unread is read by whoever calls this, unless a call on it is under way, which will. */
+static void read_again(struct limits *l, CUlimit limit)
+{
+    struct limit *entry = &l->limit[limit];
+    size_t unknown = 0;
+    bool mine;
+
+    pthread_mutex_lock(&lock);
+    mine = entry->unread && entry->calls == 0;
+    entry->calls += mine;
+    pthread_mutex_unlock(&lock);
+    if (mine)
+        settle(l, limit, LATE, &unknown);
+}
+
+void vcap_limits_settle(CUdevice ordinal)
+{
+    CUcontext context = NULL;
+    struct vcap_relaxed r;
+    struct limits *l;
+
+    if (__atomic_load_n(&vcap_limits_unread, __ATOMIC_RELAXED) == 0 ||
+        vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    l = find(context);
+    if (l != NULL && l->ordinal != ordinal)
+        l = NULL;
+    if (l != NULL)
+        l->users++;
+    pthread_mutex_unlock(&lock);
+    if (l == NULL)
+        return;
+    r = vcap_relaxed_begin();
+    for (unsigned i = 0; i < LIMITS; i++)
+        read_again(l, (CUlimit)i);
+    vcap_relaxed_end(r);
+    pthread_mutex_lock(&lock);
+    leave(l);
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult ask(struct limits *l, CUlimit limit, size_t value)
@@ -276,10 +343,53 @@ static CUresult ask(struct limits *l, CUlimit limit, size_t value)
     return result;
 }
 
+/* Between the driver's answer and its booking the difference is no overhead: begun ahead of this, the call is
+ * in flight until it has ended (overhead.h). */
+static CUresult ask_and_settle(struct limits *l, CUlimit limit, const struct setting *s)
+{
+    CUresult result = ask(l, limit, s->value);
+    size_t in_force = 0;
+
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        vcap_device_full(vcap_device(l->ordinal), l->ordinal, VCAP_ROW_cuCtxSetLimit,
+                         increase(l, limit, s->value));
+    if (settle(l, limit, s->raises ? IF_ROOM : LATE, &in_force))
+        return result;
+    /* the driver rounded up to more than there is room for */
+    vcap_last_resort(l->ordinal, VCAP_ROW_cuCtxSetLimit, 0);
+    if (!settle(l, limit, IF_ROOM, &in_force)) {
+        if (ask(l, limit, s->present) == CUDA_SUCCESS)
+            in_force = s->present;
+        settle(l, limit, ANYWAY, &in_force);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+/* Nothing is granted in this process for now, and nothing booked: lower limits pass, to be read later. */
+static CUresult set_denied(CUcontext context, CUlimit limit, size_t value)
+{
+    size_t present = 0;
+    struct limits *l;
+    CUresult result;
+
+    if (vcap_own.cuCtxGetLimit(&present, limit) == CUDA_SUCCESS && value > present)
+        return vcap_deny(VCAP_ROW_cuCtxSetLimit);
+    result = VCAP_CALL(cuCtxSetLimit, limit, value);
+    pthread_mutex_lock(&lock);
+    l = find(context);
+    if (l != NULL && l->limit[limit].known)
+        mark(&l->limit[limit], true);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
 static CUresult set(struct limits *l, CUlimit limit, size_t value)
 {
+    struct vcap_device *device = &vcap_process.device[l->ordinal];
     struct setting s = {.value = value};
     CUresult result;
+    bool counted;
 
     pthread_mutex_lock(&lock);
     s.seen = l->limit[limit].sequence;
@@ -290,22 +400,11 @@ static CUresult set(struct limits *l, CUlimit limit, size_t value)
     if (result != CUDA_SUCCESS)
         return result; /* what it would cost cannot be known: it is not set */
     vcap_make_room(l->ordinal, VCAP_ROW_cuCtxSetLimit, look(l, limit, s.present, value));
+    counted = vcap_overhead_call_begin(device);
     result = reserve(l, limit, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ask(l, limit, value);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        vcap_device_full(vcap_device(l->ordinal), l->ordinal, VCAP_ROW_cuCtxSetLimit,
-                         increase(l, limit, value));
-    if (settle(l, limit, s.raises ? IF_ROOM : LATE))
-        return result;
-    /* the driver rounded up to more than there is room for */
-    vcap_last_resort(l->ordinal, VCAP_ROW_cuCtxSetLimit, 0);
-    if (!settle(l, limit, IF_ROOM)) {
-        ask(l, limit, s.present);
-        settle(l, limit, ANYWAY);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (result == CUDA_SUCCESS)
+        result = ask_and_settle(l, limit, &s);
+    vcap_overhead_call_end(device, counted);
     return result;
 }
 
@@ -321,13 +420,8 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
         vcap_own.cuCtxGetDevice == NULL || vcap_own.cuCtxGetCurrent(&context) != CUDA_SUCCESS ||
         context == NULL || vcap_own.cuCtxGetDevice(&ordinal) != CUDA_SUCCESS)
         return VCAP_CALL(cuCtxSetLimit, limit, value);
-    if (vcap_mode_now() == VCAP_MODE_DENY) {
-        size_t present = 0;
-
-        return vcap_own.cuCtxGetLimit(&present, limit) == CUDA_SUCCESS && value > present
-                   ? vcap_deny(VCAP_ROW_cuCtxSetLimit)
-                   : VCAP_CALL(cuCtxSetLimit, limit, value);
-    }
+    if (vcap_mode_now() == VCAP_MODE_DENY)
+        return set_denied(context, limit, value);
     if (vcap_device(ordinal) == NULL)
         return vcap_process.config.on_error == VCAP_ON_ERROR_ALLOW
                    ? VCAP_CALL(cuCtxSetLimit, limit, value)

@@ -410,19 +410,24 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
     CUdevice ordinal = -1;
     size_t bytes = 0;
     CUresult result;
+    bool made;
 
     VCAP_ENTER(cuMemPoolImportPointer, (ptr_out, pool, shareData));
     if (vcap_mode_now() == VCAP_MODE_DENY)
         return vcap_deny(VCAP_ROW_cuMemPoolImportPointer);
-    result = VCAP_CALL(cuMemPoolImportPointer, ptr_out != NULL ? &pointer : NULL, pool, shareData);
-    if (result != CUDA_SUCCESS || ptr_out == NULL)
-        return result;
+    /* ahead of the driver's call: a pool that is destroyed meanwhile is still an imported one */
     known = vcap_pool_get(pool);
-    if (known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED &&
+    vcap_overhead_open_begin();
+    result = VCAP_CALL(cuMemPoolImportPointer, ptr_out != NULL ? &pointer : NULL, pool, shareData);
+    made = result == CUDA_SUCCESS && ptr_out != NULL;
+    if (made && known != NULL && vcap_pool_kind(known) == VCAP_POOL_IMPORTED &&
         ask_pointer(pointer, &ordinal, &bytes))
         result = vcap_pool_imported(known, VCAP_ROW_cuMemPoolImportPointer, pointer, ordinal, bytes,
                                     vcap_export_hash(shareData, sizeof(*shareData)));
+    vcap_overhead_open_end();
     vcap_pool_put(known);
+    if (!made)
+        return result;
     if (result == CUDA_SUCCESS) {
         *ptr_out = pointer;
         return result;
@@ -436,7 +441,12 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
 
 /* ---- waiting: where pools give back what is above their threshold ---- */
 
-/* One load, and the driver; only a process that freed to a pool or trimmed one goes on. */
+/*
+ * One load, and the driver; only a process that freed to a pool or trimmed one goes on.  A driver that waits for
+ * itself through our names comes the same short way, and only what would be begun after the wait is left out for it
+ * (vcap_after_wait, vcap_overhead_look_sometimes), so that others pay nothing for being told apart.  A fault that
+ * it sees is kept: the program's own call will be told the same.
+ */
 #define SYNCHRONISE(function, arguments)                                                           \
     do {                                                                                           \
         CUresult result;                                                                           \
@@ -447,16 +457,16 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
             if (__builtin_expect(real.function == NULL, 0))                                        \
                 return CUDA_ERROR_NOT_SUPPORTED;                                                   \
             result = real.function arguments;                                                      \
-            vcap_after_wait();                                                                     \
-            vcap_overhead_look_sometimes();                                                        \
+            vcap_after_wait(__builtin_return_address(0));                                          \
+            vcap_overhead_look_sometimes(__builtin_return_address(0));                             \
             return vcap_fault_seen(result, VCAP_ROW_##function);                                   \
         }                                                                                          \
         VCAP_ENTER(function, arguments);                                                           \
         result = real.function arguments;                                                          \
-        vcap_after_wait();                                                                         \
+        vcap_after_wait(__builtin_return_address(0));                                              \
         if (vcap_fault_seen(result, VCAP_ROW_##function) == CUDA_SUCCESS)                          \
             vcap_pools_settle(VCAP_ROW_##function);                                                \
-        vcap_overhead_look_sometimes();                                                            \
+        vcap_overhead_look_sometimes(__builtin_return_address(0));                                 \
         return result;                                                                             \
     } while (0)
 

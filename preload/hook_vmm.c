@@ -12,6 +12,7 @@
 #include "preload/charge.h"
 #include "preload/fault.h"
 #include "preload/location.h"
+#include "preload/overhead.h"
 #include "preload/share.h"
 #include "preload/vmm.h"
 
@@ -263,9 +264,13 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
     result = sizes ? sizing_begin(&sizing, physical, size) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         goto out;
-    result = drivers = VCAP_CALL(cuMemMap, ptr, size, offset, handle, flags);
     if (sizes)
+        vcap_overhead_open_begin();
+    result = drivers = VCAP_CALL(cuMemMap, ptr, size, offset, handle, flags);
+    if (sizes) {
         result = sizing_end(&sizing, result, physical, size);
+        vcap_overhead_open_end();
+    }
     if (result == CUDA_SUCCESS && !vcap_mapping_enter(mapping))
         result = unrecorded(VCAP_ROW_cuMemMap);
     if (result != CUDA_SUCCESS && drivers == CUDA_SUCCESS)

@@ -3,8 +3,8 @@
  *   - what is booked is never more than is certain.  Memory of which nobody says whether MPS counts it
  *     (managed: NVIDIA's guide speaks of pinned device memory only; imported; external) gives the measure a
  *     lower and an upper bound, and the booked figure moves only when it is outside;
- *   - nothing is measured while a call that takes memory is under way in this process, for then charges
- *     and driver do not agree.  A release that is just being booked makes the figure too low until the next
+ *   - nothing is measured while a call that takes memory is under way in this process (allocations, contexts,
+ *     their limits, openings of another process's memory), for then charges and driver do not agree.  A release that is just being booked makes the figure too low until the next
  *     measuring, never too high;
  *   - the limit is the variable's.  A lower one of the server, or none, cannot be seen from here: figures
  *     that do not fit end the measuring, and the overhead is unknown from then on;
@@ -37,7 +37,7 @@ struct measured {
 
 static struct vcap_lock lock; /* of table; the ledger's own locks are below it */
 static struct measured table[VCAP_DEVICES_MAX];
-uint32_t vcap_overhead_any;
+uint32_t vcap_overhead_any, vcap_overhead_opening;
 
 static CUdevice ordinal_of(const struct vcap_device *device)
 {
@@ -143,6 +143,7 @@ static void give_up(struct vcap_device *device, uint64_t free_bytes)
 static bool quiet(const struct vcap_device *device, unsigned own)
 {
     return __atomic_load_n(&device->in_flight, __ATOMIC_SEQ_CST) == own &&
+           __atomic_load_n(&vcap_overhead_opening, __ATOMIC_SEQ_CST) == 0 &&
            !vcap_pools_busy(ordinal_of(device)) && !vcap_graphs_busy(ordinal_of(device));
 }
 
@@ -323,6 +324,7 @@ void vcap_overhead_charge_again(void)
 void vcap_overhead_forget(void)
 {
     vcap_lock_forget(&lock);
+    vcap_overhead_opening = 0;
     for (CUdevice i = 0; i < VCAP_DEVICES_MAX; i++) {
         table[i].known = false;
         table[i].bytes = 0;

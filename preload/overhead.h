@@ -46,6 +46,21 @@ static inline void vcap_overhead_call_end(struct vcap_device *device, bool count
         __atomic_fetch_sub(&device->in_flight, 1, __ATOMIC_SEQ_CST);
 }
 
+/*
+ * The same for calls that open another process's memory: on which device that is only their answer tells, so
+ * that nothing is measured on any.  Ends once what was opened is shown or charged.
+ */
+extern uint32_t vcap_overhead_opening; /* calls under way; atomic */
+
+static inline void vcap_overhead_open_begin(void)
+{
+    __atomic_fetch_add(&vcap_overhead_opening, 1, __ATOMIC_SEQ_CST);
+}
+static inline void vcap_overhead_open_end(void)
+{
+    __atomic_fetch_sub(&vcap_overhead_opening, 1, __ATOMIC_SEQ_CST);
+}
+
 /* Memory that MPS may or may not count: managed, external, of another process.  delta in bytes. */
 void vcap_overhead_unsure(struct vcap_device *device, int64_t delta);
 
@@ -75,11 +90,13 @@ static inline void vcap_overhead_asked_begin(struct vcap_overhead_reading *readi
 /* Asks the driver, if the current context is on that device, and books what it says: whether it did. */
 bool vcap_overhead_look(CUdevice ordinal, unsigned own);
 
-/* After a call that waits for the device, at most every 100 ms: modules are loaded without a word. */
+/* After a call that waits for the device, at most every 100 ms: modules are loaded without a word.  from: its
+ * return address; the driver itself is in the middle of something, and is not asked. */
 void vcap_overhead_look_now(void);
-static inline void vcap_overhead_look_sometimes(void)
+static inline void vcap_overhead_look_sometimes(const void *from)
 {
-    if (__builtin_expect(__atomic_load_n(&vcap_overhead_any, __ATOMIC_RELAXED) != 0, 0))
+    if (__builtin_expect(__atomic_load_n(&vcap_overhead_any, __ATOMIC_RELAXED) != 0, 0) &&
+        !vcap_is_inner_call(from))
         vcap_overhead_look_now();
 }
 

@@ -38,10 +38,11 @@ static inline void vcap_ledger_follow_if_used(void)
 extern __thread uint32_t vcap_small_charges __attribute__((tls_model("initial-exec")));
 extern __thread uint32_t vcap_waits __attribute__((tls_model("initial-exec")));
 
-/* After a call that waited: a program may do nothing else any more.  Most return from here at once. */
-static inline void vcap_after_wait(void)
+/* After a call that waited, and whose return address is `from`: a program may do nothing else any more.  Most
+ * return from here at once, and so does a driver that waits for itself. */
+static inline void vcap_after_wait(const void *from)
 {
-    if (__builtin_expect(++vcap_waits % VCAP_LOOK_EVERY_WAIT == 0, 0))
+    if (__builtin_expect(++vcap_waits % VCAP_LOOK_EVERY_WAIT == 0, 0) && !vcap_is_inner_call(from))
         vcap_ledger_follow_if_used();
 }
 

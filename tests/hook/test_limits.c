@@ -7,7 +7,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "enforcer/ledger.h"
 #include "sim.h"
+#include "tests/hook/lost_slot.h"
 
 static uint64_t threads(void)
 {
@@ -193,6 +195,183 @@ static int what_a_failed_reading_missed_is_booked_without_refusal(void)
     return 0;
 }
 
+/* The driver refuses, and does not say what is in force: what was reserved stays charged until something else
+ * would be refused because of it. */
+static int what_a_failed_reading_left_charged_refuses_nothing(void)
+{
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 508 * MIB),
+          2); /* reading 1, then a bad one */
+    SAME(charged(0), 500 * MIB);
+    OK(api.cuMemAlloc_v2(&pointer, 500 * MIB));
+    SAME(charged(0), 1000 * MIB);
+    OK(api.cuMemFree_v2(pointer));
+    OK(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
+    SAME(charged(0), 1024 * MIB);
+    SAME(gpu_row(0).refusals, 0);
+    return 0;
+}
+
+/* The same where the next one is a limit, of the same context and another. */
+static int nor_another_limit(void)
+{
+    OK(begin(0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 508 * MIB), 2);
+    SAME(charged(0), 500 * MIB);
+    OK(api.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1001 * MIB));
+    SAME(charged(0), 1000 * MIB);
+    SAME(gpu_row(0).refusals, 0);
+    return 0;
+}
+
+/* Only in its own context can a limit be read. */
+static int it_is_read_again_in_its_own_context_only(void)
+{
+    CUcontext first, second;
+    CUdeviceptr pointer;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&first, 0, 0));
+    GIVES(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 508 * MIB), 2);
+    OK(api.cuCtxCreate_v2(&second, 0, 0));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
+    SAME(charged(0), 500 * MIB);
+    OK(api.cuCtxSetCurrent(first));
+    OK(api.cuMemAlloc_v2(&pointer, 1024 * MIB));
+    SAME(charged(0), 1024 * MIB);
+    return 0;
+}
+
+/* 32 bytes a thread have no room, where 17 had; the old value cannot be put back, and the driver does not say
+ * any more what is in force. */
+static int what_the_driver_has_said_is_charged_though_it_falls_silent(void)
+{
+    size_t before;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE); /* reading 1, then 2 to 4 and the bad one */
+    OK(api.cuMemAlloc_v2(&pointer, 64 * MIB - pages(17 * threads())));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 17));
+    SAME(value_of(CU_LIMIT_STACK_SIZE), before + 32);
+    SAME(charged(0), 64 * MIB - pages(17 * threads()) + pages(32 * threads()));
+    CHECK(gpu_row(0).over);
+    return 0;
+}
+
+/* It falls silent one reading earlier: what it said then has no room. */
+static int what_the_driver_has_said_is_refused_though_it_falls_silent(void)
+{
+    size_t before;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE);
+    OK(api.cuMemAlloc_v2(&pointer, 64 * MIB - pages(17 * threads())));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 17));
+    SAME(value_of(CU_LIMIT_STACK_SIZE), before);
+    SAME(charged(0), 64 * MIB - pages(17 * threads()));
+    return 0;
+}
+
+/* The old value is in force again, and the driver does not say so: no more is charged than was reserved, until
+ * something else has no room. */
+static int what_was_put_back_is_no_growth_though_it_falls_silent(void)
+{
+    CUdeviceptr pointer;
+    size_t before;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE);
+    OK(api.cuMemAlloc_v2(&pointer, 64 * MIB - pages(17 * threads())));
+    REFUSED(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 17));
+    SAME(value_of(CU_LIMIT_STACK_SIZE), before);
+    SAME(charged(0), 64 * MIB);
+    OK(api.cuMemAlloc_v2(&pointer, pages(17 * threads())));
+    SAME(charged(0), 64 * MIB);
+    return 0;
+}
+
+/* Somebody else has this process's slot, the only one. */
+static bool steal_slot(int32_t *slot, uint64_t *state)
+{
+    *slot = my_slot();
+    *state = vcap_lf_state(vcap_lf_state_generation(read_state(*slot)) + 1, VCAP_LF_KIND_PID,
+                           VCAP_LF_LIVE);
+    return *slot >= 0 && write_owner(*slot, (uint32_t)getppid()) && write_state(*slot, *state);
+}
+
+/* It is free again, and this process has it, and 512 bytes. */
+static bool give_slot_back(int32_t slot, uint64_t state)
+{
+    CUdeviceptr pointer;
+
+    if (!forget_charges(slot) || !write_state(slot, vcap_lf_state(vcap_lf_state_generation(state),
+                                                                  VCAP_LF_KIND_NONE, VCAP_LF_FREE)))
+        return false;
+    for (int i = 0; i < 2000; i++) { /* it looks again at most once a second */
+        if (api.cuMemAlloc_v2(&pointer, 512) == CUDA_SUCCESS)
+            return true;
+        usleep(20000);
+    }
+    return false;
+}
+
+/* What was missed cannot be booked, which is no doing of a call that takes nothing (value: above what was there at
+ * first): it passes, and the next one in a slot finds it. */
+static int late_growth_without_a_slot(size_t value)
+{
+    int32_t slot;
+    size_t before, wide;
+    uint64_t state;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    before = value_of(CU_LIMIT_STACK_SIZE);
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + 17));
+    SAME(charged(0), pages(17 * threads()));
+    wide = value_of(CU_LIMIT_STACK_SIZE);
+    CHECK(steal_slot(&slot, &state));
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, before + value));
+    SAME(value_of(CU_LIMIT_STACK_SIZE), wide);
+    REFUSED(api.cuMemAlloc_v2(&pointer, 512));
+    CHECK(give_slot_back(slot, state));
+    SAME(charged(0), pages(17 * threads()) + 512);
+    OK(api.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, wide));
+    SAME(charged(0), pages(32 * threads()) + 512);
+    return 0;
+}
+
+static int what_is_lowered_while_all_is_denied_refuses_nothing_afterwards(void)
+{
+    int32_t slot;
+    uint64_t state;
+    CUdeviceptr pointer;
+
+    OK(begin(0));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 508 * MIB));
+    CHECK(steal_slot(&slot, &state));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 512));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 108 * MIB));
+    CHECK(give_slot_back(slot, state));
+    SAME(charged(0), 500 * MIB + 512);
+    OK(api.cuMemAlloc_v2(&pointer, 900 * MIB));
+    SAME(charged(0), 1000 * MIB + 512);
+    return 0;
+}
+
+static int late_growth_that_cannot_be_booked_ahead_refuses_nothing(void)
+{
+    return late_growth_without_a_slot(31);
+}
+
+static int late_growth_that_cannot_be_booked_afterwards_refuses_nothing(void)
+{
+    return late_growth_without_a_slot(17);
+}
+
 static int a_limit_that_cannot_be_read_is_not_set(void)
 {
     OK(begin(0));
@@ -373,6 +552,22 @@ static const struct scenario scenarios[] = {
     SCENARIO(a_failed_reading_keeps_the_higher_figure, "VRAMCAP_SIM_FAIL=cuCtxGetLimit:2:999"),
     SCENARIO(what_a_failed_reading_missed_is_booked_without_refusal,
              "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxGetLimit:3:999"),
+    SCENARIO(what_a_failed_reading_left_charged_refuses_nothing,
+             "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:2,cuCtxGetLimit:2:999"),
+    SCENARIO(nor_another_limit, "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:2,cuCtxGetLimit:2:999"),
+    SCENARIO(it_is_read_again_in_its_own_context_only,
+             "VRAMCAP_SIM_FAIL=cuCtxSetLimit:1:2,cuCtxGetLimit:2:999"),
+    SCENARIO(what_the_driver_has_said_is_charged_though_it_falls_silent,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxSetLimit:2:1,cuCtxGetLimit:5:999"),
+    SCENARIO(what_the_driver_has_said_is_refused_though_it_falls_silent,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxGetLimit:4:999"),
+    SCENARIO(what_was_put_back_is_no_growth_though_it_falls_silent,
+             "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxGetLimit:5:999"),
+    HIDDEN(what_is_lowered_while_all_is_denied_refuses_nothing_afterwards, NULL),
+    HIDDEN(late_growth_that_cannot_be_booked_ahead_refuses_nothing,
+           "VRAMCAP_SIM_FAIL=cuCtxGetLimit:3:999"),
+    HIDDEN(late_growth_that_cannot_be_booked_afterwards_refuses_nothing,
+           "VRAMCAP_SIM_FAIL=cuCtxGetLimit:3:999"),
     SCENARIO(a_limit_that_cannot_be_read_is_not_set,
              JOURNAL ";VRAMCAP_SIM_FAIL=cuCtxGetLimit:1:999"),
     SCENARIO(destroying_a_context_gives_its_limits_back, NULL),
@@ -385,7 +580,41 @@ static const struct scenario scenarios[] = {
     SCENARIO(an_unusable_configuration_denies_increases_only, "VRAMCAP_MEMORY_MIB=nonsense"),
 };
 
+static void in_a_ledger_of_one_slot(const struct fixture *f, const char *scenario)
+{
+    const struct vcap_ledger_size size = {.gpus = 4, .slots = 1, .events = 16};
+    static struct child_output run;
+
+    assert_int_equal(vcap_ledger_create(f->ledger, &size, 0, NULL, NULL), 0);
+    scenario_run(f, scenario, NULL, &run);
+    if (run.status != 0)
+        fprintf(stderr, "%s", run.err);
+    assert_int_equal(run.status, 0);
+}
+
+static void without_a_slot_nothing_is_refused_ahead(void **state)
+{
+    in_a_ledger_of_one_slot(*state, "late_growth_that_cannot_be_booked_ahead_refuses_nothing");
+}
+
+static void without_a_slot_nothing_is_refused_afterwards(void **state)
+{
+    in_a_ledger_of_one_slot(*state, "late_growth_that_cannot_be_booked_afterwards_refuses_nothing");
+}
+
+static void with_a_slot_again_what_was_lowered_refuses_nothing(void **state)
+{
+    in_a_ledger_of_one_slot(*state,
+                            "what_is_lowered_while_all_is_denied_refuses_nothing_afterwards");
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(with_a_slot_again_what_was_lowered_refuses_nothing),
+    cmocka_unit_test(without_a_slot_nothing_is_refused_ahead),
+    cmocka_unit_test(without_a_slot_nothing_is_refused_afterwards),
+};
+
 int main(int argc, char **argv)
 {
-    return SCENARIO_MAIN(argc, argv, scenarios, NULL, 0);
+    return SCENARIO_MAIN(argc, argv, scenarios, tests, sizeof(tests) / sizeof(tests[0]));
 }

@@ -13,6 +13,7 @@
 #include "tests/hook/lost_slot.h"
 #include "tests/hook/overhead.h"
 
+#define JOURNAL ";VRAMCAP_SIM_JOURNAL=@/journal"
 #define UNKNOWN_EVENT "free memory does not fit the limit"
 
 /* ---- contexts ---- */
@@ -53,6 +54,62 @@ static int a_context_that_goes_while_none_is_current_takes_its_share(void)
     HOLDS(0, CONTEXT + 1536 * 1024);
     OK(api.cuCtxDestroy_v2(second));
     HOLDS(0, 0);
+    return 0;
+}
+
+static void *create_and_wait_in_the_driver(void *arg)
+{
+    CUcontext context;
+
+    (void)arg;
+    return (void *)(uintptr_t)(api.cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS);
+}
+
+/* The thread's context is there, and the driver has not said so yet: two of 300 MiB are too much for the one
+ * that is known, and no reason to think that another limit is in force. */
+static int a_context_in_the_making_is_no_reason_to_give_up(void)
+{
+    CUcontext context;
+    pthread_t thread;
+    void *bad;
+
+    OK(api.cuInit(0));
+    CHECK(pthread_create(&thread, NULL, create_and_wait_in_the_driver, NULL) == 0);
+    while (journal_count("cuCtxCreate_v2") < 1)
+        sched_yield();
+    OK(api.cuCtxCreate_v2(&context, 0, 0));
+    free_now();
+    CHECK(pthread_join(thread, &bad) == 0);
+    CHECK(bad == NULL);
+    free_now();
+    HOLDS(0, 600 * MIB);
+    return 0;
+}
+
+static void *retain_and_wait(void *arg)
+{
+    CUcontext context;
+
+    (void)arg;
+    return (void *)(uintptr_t)(api.cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS);
+}
+
+static int a_primary_context_in_the_making_is_no_reason_to_give_up(void)
+{
+    CUcontext context;
+    pthread_t thread;
+    void *bad;
+
+    OK(api.cuInit(0));
+    CHECK(pthread_create(&thread, NULL, retain_and_wait, NULL) == 0);
+    while (journal_count("cuDevicePrimaryCtxRetain") < 1)
+        sched_yield();
+    OK(api.cuCtxCreate_v2(&context, 0, 0));
+    free_now();
+    CHECK(pthread_join(thread, &bad) == 0);
+    CHECK(bad == NULL);
+    free_now();
+    HOLDS(0, 600 * MIB);
     return 0;
 }
 
@@ -118,6 +175,25 @@ static int modules_are_seen_soon_after_a_wait(void)
         OK(api.cuCtxSynchronize());
         usleep(1000);
     }
+    HOLDS(0, CONTEXT + 1536 * 1024);
+    return 0;
+}
+
+/* A driver that frees waits for itself, and is not asked anything in the middle of that. */
+static int the_drivers_own_wait_is_no_occasion(void)
+{
+    CUdeviceptr pointer;
+    unsigned asked;
+
+    OK(begin(0));
+    OK(api.cuMemAlloc_v2(&pointer, 2 * MIB));
+    CHECK(load() != NULL);
+    asked = journal_count("cuMemGetInfo_v2");
+    OK(api.cuMemFree_v2(pointer));
+    SAME(journal_count("cuCtxSynchronize"), 1);
+    SAME(journal_count("cuMemGetInfo_v2"), asked);
+    HOLDS(0, CONTEXT);
+    OK(api.cuCtxSynchronize()); /* the program's: the first, which is due */
     HOLDS(0, CONTEXT + 1536 * 1024);
     return 0;
 }
@@ -525,10 +601,18 @@ int main(int argc, char **argv)
         SCENARIO(each_context_is_measured_when_it_is_made, CLIENT LIMIT),
         SCENARIO(a_context_that_goes_while_none_is_current_takes_its_share,
                  CLIENT LIMIT MODULE(1536)),
+        SCENARIO(a_context_in_the_making_is_no_reason_to_give_up,
+                 CLIENT LIMIT JOURNAL ";VRAMCAP_SIM_CONTEXT_MIB=300;"
+                                      "VRAMCAP_SIM_DELAY_US=cuCtxCreate_v2/after:400000:1"),
+        SCENARIO(a_primary_context_in_the_making_is_no_reason_to_give_up, CLIENT LIMIT JOURNAL
+                 ";VRAMCAP_SIM_CONTEXT_MIB=300;"
+                 "VRAMCAP_SIM_DELAY_US=cuDevicePrimaryCtxRetain/after:400000:1"),
         SCENARIO(a_primary_context_is_measured_when_it_is_used, CLIENT LIMIT),
         SCENARIO(the_last_release_of_a_primary_context_gives_it_back, CLIENT LIMIT),
         SCENARIO(modules_are_seen_at_the_next_question, CLIENT LIMIT MODULE(1536)),
         SCENARIO(modules_are_seen_soon_after_a_wait, CLIENT LIMIT MODULE(1536)),
+        SCENARIO(the_drivers_own_wait_is_no_occasion,
+                 CLIENT LIMIT MODULE(1536) JOURNAL ";VRAMCAP_SIM_INNER=1"),
         SCENARIO(slack_of_small_allocations_is_overhead, CLIENT LIMIT),
         SCENARIO(a_question_for_the_total_alone_teaches_nothing, CLIENT LIMIT MODULE(1536)),
         SCENARIO(overhead_counts_against_the_ceiling, CLIENT LIMIT),

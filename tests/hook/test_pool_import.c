@@ -2,8 +2,11 @@
  * Pools between processes: the exporter is charged and an importer shows; a stranger's memory is charged to
  * whoever imports it, and what is off the record is charged as well.
  */
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/hook/lost_slot.h"
 #include "tests/hook/pair.h"
@@ -129,6 +132,49 @@ static int a_strangers_pointer_is_charged_until_it_is_freed(void)
     return 0;
 }
 
+struct importing {
+    CUcontext context;
+    CUmemoryPool pool;
+    CUmemPoolPtrExportData data;
+    CUdeviceptr window;
+};
+
+static void *import(void *arg)
+{
+    struct importing *i = arg;
+
+    return (void *)(uintptr_t)(api.cuCtxSetCurrent(i->context) != CUDA_SUCCESS ||
+                               api.cuMemPoolImportPointer(&i->window, i->pool, &i->data) !=
+                                   CUDA_SUCCESS);
+}
+
+/* The driver has imported it, and not said so yet. */
+static int a_pool_that_is_destroyed_meanwhile_hides_no_pointer(void)
+{
+    struct importing i;
+    pthread_t thread;
+    void *bad;
+
+    CHECK(meet(passive_stranger, &i.pool, &i.data) == 0);
+    OK(api.cuCtxPopCurrent_v2(&i.context));
+    OK(api.cuCtxSetCurrent(i.context));
+    CHECK(pthread_create(&thread, NULL, import, &i) == 0);
+    while (journal_count("cuMemPoolImportPointer") < 1)
+        sched_yield();
+    usleep(20000); /* if the driver has not begun it yet, it fails, and there is nothing to see */
+    OK(api.cuMemPoolDestroy(i.pool));
+    CHECK(pthread_join(thread, &bad) == 0);
+    SAME(charged(0), bad == NULL ? 600 * MIB : 0);
+    if (bad == NULL)
+        OK(api.cuMemFree_v2(i.window));
+    SAME(charged(0), 0);
+    TELL();
+    AWAIT();
+    TELL();
+    SAME(pair_wait(), 0);
+    return 0;
+}
+
 static int a_strangers_pointer_without_room_is_refused_and_given_back(void)
 {
     CUmemPoolPtrExportData data;
@@ -175,6 +221,9 @@ static const struct scenario scenarios[] = {
              "VRAMCAP_SIM_CARDS=2x24576;VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
     SCENARIO(a_pointer_on_record_is_shown_and_not_charged, "VRAMCAP_SIM_POOL_CHUNK_MIB=2"),
     SCENARIO(a_strangers_pointer_is_charged_until_it_is_freed, NULL),
+    SCENARIO(a_pool_that_is_destroyed_meanwhile_hides_no_pointer,
+             "VRAMCAP_SIM_JOURNAL=@/journal;"
+             "VRAMCAP_SIM_DELAY_US=cuMemPoolImportPointer/after:400000"),
     SCENARIO(a_strangers_pointer_without_room_is_refused_and_given_back,
              "VRAMCAP_SIM_JOURNAL=@/journal"),
     SCENARIO(a_pointer_that_its_exporter_freed_is_off_the_record, NULL),

@@ -57,6 +57,19 @@ static void start(struct child *c, const struct fixture *f)
     start_with(c, f, ARGS("VRAMCAP_ENABLE=1"));
 }
 
+static unsigned near_events(const struct fixture *f)
+{
+    return ledger_events(f->ledger, VCAP_LF_EVENT_NEAR);
+}
+
+static bool is_near(const struct fixture *f)
+{
+    struct vcap_snapshot_gpu gpu;
+
+    assert_true(ledger_gpu(f->ledger, 0, &gpu));
+    return gpu.near;
+}
+
 static bool is_over(const struct fixture *f)
 {
     struct vcap_snapshot_gpu gpu;
@@ -138,6 +151,51 @@ static void below_what_is_held_nobody_is_ended_and_nothing_more_is_granted(void 
     assert_false(is_over(f));
     assert_int_equal(client_result(&c, "alloc 102m"), 2);
     assert_int_equal(client_result(&c, "alloc 100m"), 0);
+    child_kill(&c, SIGKILL);
+}
+
+/* No charge passes under such a ceiling that could say so. */
+static void a_ceiling_that_comes_down_to_what_is_held_is_a_crossing(void **state)
+{
+    const struct fixture *f = *state;
+    struct child c;
+
+    create(f, "300");
+    start(&c, f);
+    assert_int_equal(client_result(&c, "alloc 200m"), 0);
+    resize(f, "--memory", "224"); /* the mark is 201.6 */
+    assert_int_equal(near_events(f), 0);
+    assert_false(is_near(f));
+    resize(f, "--memory", "222"); /* 199.8 */
+    assert_int_equal(near_events(f), 1);
+    assert_true(is_near(f));
+    resize(f, "--memory", "100");
+    assert_int_equal(client_result(&c, "alloc 2m"), 2);
+    assert_int_equal(near_events(f), 1);
+    resize(f, "--memory", "240"); /* 216: below, but not well below */
+    assert_true(is_near(f));
+    resize(f, "--memory", "250"); /* 225, a tenth below it 202.5 */
+    assert_false(is_near(f));
+    resize(f, "--near", "80"); /* 200 */
+    assert_int_equal(near_events(f), 2);
+    assert_true(is_near(f));
+    resize(f, "--memory", "100");
+    assert_int_equal(near_events(f), 2);
+    child_kill(&c, SIGKILL);
+}
+
+static void a_ceiling_that_is_lowered_below_what_is_held_is_a_crossing(void **state)
+{
+    const struct fixture *f = *state;
+    struct child c;
+
+    create(f, "300");
+    start(&c, f);
+    assert_int_equal(client_result(&c, "alloc 200m"), 0);
+    resize(f, "--memory", "100");
+    assert_true(is_over(f));
+    assert_true(is_near(f));
+    assert_int_equal(near_events(f), 1);
     child_kill(&c, SIGKILL);
 }
 
@@ -262,6 +320,8 @@ int main(void)
         TEST(one_figure_is_for_every_gpu_and_needs_no_environment),
         TEST(a_gpu_is_named_by_its_uuid_and_never_by_its_place),
         TEST(below_what_is_held_nobody_is_ended_and_nothing_more_is_granted),
+        TEST(a_ceiling_that_comes_down_to_what_is_held_is_a_crossing),
+        TEST(a_ceiling_that_is_lowered_below_what_is_held_is_a_crossing),
         TEST(a_raised_ceiling_comes_from_the_host_alone),
         TEST(the_host_may_let_everything_through_and_take_that_back),
         TEST(a_ledger_is_emptied_only_when_nobody_lives_in_it),

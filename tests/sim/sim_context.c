@@ -219,7 +219,10 @@ CUresult sim_context_create(CUcontext *handle, unsigned int flags, CUdevice devi
 CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     SIM_ENTER(cuCtxCreate_v2);
-    return sim_context_create(pctx, flags, dev, 3020, 0);
+    CUresult rc = sim_context_create(pctx, flags, dev, 3020, 0);
+
+    SIM_LEAVE(cuCtxCreate_v2);
+    return rc;
 }
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -474,6 +477,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     sim_lock_drop();
     if (rc == CUDA_SUCCESS)
         *pctx = sim_context_handle(context);
+    SIM_LEAVE(cuDevicePrimaryCtxRetain);
     return rc;
 }
 

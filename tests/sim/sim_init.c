@@ -43,7 +43,13 @@ __attribute__((constructor)) static void inner_resolve(void)
 
 void *sim_inner(const char *symbol)
 {
-    return sim_config.inner ? dlsym(RTLD_DEFAULT, symbol) : NULL;
+    /* not RTLD_DEFAULT: a library that is linked with -Bsymbolic finds its own names there */
+    void *program = sim_config.inner ? dlopen(NULL, RTLD_LAZY) : NULL;
+    void *found = program ? dlsym(program, symbol) : NULL;
+
+    if (program)
+        (void)dlclose(program);
+    return found;
 }
 
 void sim_process_forget(void)

@@ -73,6 +73,12 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     SIM_ENTER(cuMemFree_v2);
+    void *inner = sim_inner("cuCtxSynchronize");
+    if (inner) {
+        CUresult (*wait)(void) = NULL;
+        memcpy(&wait, &inner, sizeof wait);
+        (void)wait();
+    }
     return release(dptr);
 }
 

@@ -219,5 +219,6 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
         data.at <= (uint64_t)info.st_size && data.bytes <= (uint64_t)info.st_size - data.at)
         rc = window_new(found, &data, ptr_out);
     sim_lock_drop();
+    SIM_LEAVE(cuMemPoolImportPointer);
     return rc;
 }

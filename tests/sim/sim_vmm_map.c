@@ -174,6 +174,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
             rc = map(window, ptr, size, physical);
     }
     sim_lock_drop();
+    SIM_LEAVE(cuMemMap);
     return rc;
 }
 
