@@ -223,6 +223,7 @@ static void visit(struct vcap_processes *p, pid_t pid)
         take(p, &now);
     else if (error != -ESRCH && known && known->start_time == now.start_time)
         take(p, known); /* it makes its readers wait: as it was */
+    p->next_unanswered += error != 0 && error != -ESRCH;
 }
 
 static void end_pass(struct vcap_processes *p)
@@ -241,6 +242,8 @@ static void end_pass(struct vcap_processes *p)
     room = p->seen_room;
     p->seen = p->seen_next, p->seen_count = p->seen_next_count, p->seen_room = p->seen_next_room;
     p->seen_next = seen, p->seen_next_count = 0, p->seen_next_room = room;
+    p->unanswered = p->next_unanswered;
+    p->next_unanswered = 0;
     index_namespaces(p);
     p->pass++;
 }

@@ -54,10 +54,12 @@ struct vcap_processes {
     uint32_t *by_namespace; /* positions in known, by pidns and the number there */
     size_t by_namespace_count;
     uint64_t pass; /* how often all of /proc was gone through */
+    size_t
+        unanswered; /* in the last pass: could not be looked at, for they made their readers wait */
     /* the pass under way */
     DIR *proc;
     struct vcap_process *next;
-    size_t next_count, next_room;
+    size_t next_count, next_room, next_unanswered;
     struct vcap_process_seen *seen, *seen_next;
     size_t seen_count, seen_room, seen_next_count, seen_next_room;
 };
@@ -80,10 +82,6 @@ int vcap_process_look_safely(pid_t pid, struct vcap_process *process);
 const struct vcap_process *vcap_processes_in_namespace(const struct vcap_processes *p,
                                                        uint64_t pidns, pid_t pid_in_ns,
                                                        uint64_t start_time);
-
-/* The value of a variable in the environment that a process was started with.  1: there, 0: not
- * there, -errno. */
-int vcap_process_variable(pid_t pid, const char *variable, char *value, size_t size);
 
 /*
  * Type of the file system with this device in a process's mount namespace, "" if it has none; and
