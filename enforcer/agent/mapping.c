@@ -62,6 +62,12 @@ int vcap_mapping_open(pid_t pid, const struct vcap_mapping *mapping, bool *local
         return vcap_read_refuse(why, why_size, ETIMEDOUT,
                                 "process %d, which has it mapped, makes whoever looks into it wait",
                                 (int)pid);
+    if (handle == -EBUSY)
+        return vcap_read_refuse(
+            why, why_size, EBUSY,
+            "process %d, which has it mapped, is not asked: too many processes of "
+            "its container make their readers wait",
+            (int)pid);
     if (handle < 0)
         return vcap_read_refuse(why, why_size, -handle, "%s", strerror(-handle));
     int fd = -ESTALE;

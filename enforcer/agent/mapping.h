@@ -14,7 +14,7 @@
 /*
  * A descriptor of the file (O_CLOEXEC, O_NONBLOCK), or -errno with one phrase in why: -EINVAL, it is nothing
  * that may be read (a file system that may not answer, a lease); -ETIMEDOUT, the process makes its readers
- * wait; -ENOENT, -ESRCH, -ESTALE, it is not mapped there any more.  *local: the file system is known to answer
+ * wait; -EBUSY, too many of its container do; -ENOENT, -ESRCH, -ESTALE, it is not mapped there any more.  *local: the file system is known to answer
  * at once; set when it was found so.  For a caller of probe.h.
  */
 int vcap_mapping_open(pid_t pid, const struct vcap_mapping *mapping, bool *local, char *why,

@@ -41,6 +41,18 @@ int __real_vcap_check_child(const struct vcap_check_question *question, const vo
 int __wrap_vcap_check_child(const struct vcap_check_question *question, const void *wish,
                             void *answer, size_t size);
 
+/* A cgroup of version 2, which not every machine has. */
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+    static char text[] = "0::/pod\n";
+    char own[64];
+    (void)snprintf(own, sizeof own, "/proc/%d/cgroup", (int)getpid());
+    return strcmp(path, own) == 0 ? fmemopen(text, strlen(text), "r") : __real_fopen(path, mode);
+}
+
 static bool fails(int *error)
 {
     if (*error == 0)
@@ -164,8 +176,6 @@ static void nvml_that_cannot_be_asked(void **state)
         check.driver.device_count = 1;
         *errors[i] = numbers[i];
         vcap_check_nvml(&check);
-        if (check.count == 0 && access("/sys/fs/cgroup/cgroup.controllers", F_OK) != 0)
-            skip(); /* no cgroup version 2: nothing is asked */
         (void)snprintf(words, sizeof words,
                        "NVML could not be asked, for lack of a child to do it: %s",
                        strerror(numbers[i]));
