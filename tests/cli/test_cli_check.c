@@ -200,6 +200,19 @@ static int check_pid(pid_t pid)
     return tool_run(&t, NULL, TOOL_ARGS("check", "--pid", number));
 }
 
+/* For a reader of its output, who waits until nobody has that open any more. */
+static int check_pid_through_a_pipe(pid_t pid)
+{
+    const char *const before = tool_path;
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    tool_path = "/bin/sh";
+    int status =
+        tool_run(&t, NULL, TOOL_ARGS("-c", "\"$0\" check --pid \"$1\" 2>&1 | cat", before, number));
+    tool_path = before;
+    return status;
+}
+
 static unsigned count_of(const char *words)
 {
     unsigned n = 0;
@@ -253,11 +266,13 @@ static int check_root(const char *where, bool maps, const char *preload)
     (void)snprintf(path, sizeof path, "%s/run", root);
     assert_int_equal(mkdir(path, 0755), 0);
     int started = hanging_root_start(root, where, maps, preload, &h);
+    int piped = started == 0 ? check_pid_through_a_pipe(h.pid) : 0;
     int status = started == 0 ? check_pid(h.pid) : -1;
     if (started == 0)
         hanging_stop(&h);
     remove_folder(root);
     assert_true(started >= 0);
+    assert_int_equal(piped, 0);
     return status;
 }
 
