@@ -17,7 +17,6 @@
 
 #define PIECE 65536u
 #define MAPS_BYTES_MAX (UINT64_C(8) << 20)
-#define MAPS_BUDGET_NS UINT64_C(20000000)
 #define MOUNTINFO_BYTES_MAX (1u << 20)
 #define VAR_RUN_FILE "/var/run/vramcap/ledger"
 #define VAR_RUN_FOLDER "/var/run/vramcap"
@@ -148,11 +147,11 @@ void vcap_maps_end(const struct vcap_maps *m, struct vcap_process *p)
     }
 }
 
-bool vcap_proc_maps(pid_t pid, struct vcap_process *process)
+bool vcap_proc_maps(pid_t pid, uint64_t budget_ns, struct vcap_process *process)
 {
     struct vcap_maps maps = {0};
     char *piece = malloc(PIECE + 1); /* several threads may be in here */
-    const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + MAPS_BUDGET_NS;
+    const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + budget_ns;
     uint64_t all = 0;
     size_t kept = 0; /* the beginning of a line whose end is in the next piece */
     ssize_t n;

@@ -71,11 +71,11 @@ bool vcap_processes_scan(struct vcap_processes *p, uint64_t budget_ns);
 /* The process of that number as of the last pass; NULL: not known. */
 const struct vcap_process *vcap_processes_find(const struct vcap_processes *p, pid_t pid);
 
-/* Looks at one process now, and waits for as long as it makes its readers wait.  False: gone, or may not
- * be looked at. */
-bool vcap_process_look(pid_t pid, struct vcap_process *process);
+/* Looks at one process now, and waits for as long as it makes its readers wait.  What is not come to in its
+ * memory map within maps_ns is not seen.  False: gone, or may not be looked at. */
+bool vcap_process_look(pid_t pid, uint64_t maps_ns, struct vcap_process *process);
 
-/* The same, but waits for VCAP_PROBE_MS at most.  0, -ESRCH (gone, or may not), or -errno of probe.h. */
+/* The same for one of many: 20 ms for its memory map, and waits for VCAP_PROBE_MS at most.  0, -ESRCH (gone, or may not), or -errno of probe.h. */
 int vcap_process_look_safely(pid_t pid, struct vcap_process *process);
 
 /* The process that another namespace calls pid_in_ns; start_time 0: not compared.  NULL: not known. */

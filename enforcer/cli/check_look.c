@@ -75,7 +75,7 @@ static void ask_map(const void *wish, void *answer)
     struct vcap_check_map *map = answer;
 
     map->error = read_files(pid, map);
-    if (map->error == 0 && !vcap_process_look(pid, &map->process))
+    if (map->error == 0 && !vcap_process_look(pid, LOOK_MS * UINT64_C(1000000), &map->process))
         map->error = -ESRCH;
 }
 

@@ -11,7 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,6 +42,21 @@ int __real_vcap_check_child(const struct vcap_check_question *question, const vo
                             void *answer, size_t size);
 int __wrap_vcap_check_child(const struct vcap_check_question *question, const void *wish,
                             void *answer, size_t size);
+
+/* So much passes from one look at a clock to the next. */
+static int64_t step_ns, passed_ns;
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int result = __real_clock_gettime(clock, now);
+    passed_ns += step_ns;
+    const int64_t all = now->tv_nsec + passed_ns;
+    now->tv_sec += (time_t)(all / 1000000000);
+    now->tv_nsec = (long)(all % 1000000000);
+    return result;
+}
 
 /* A cgroup of version 2, which not every machine has. */
 FILE *__real_fopen(const char *path, const char *mode);
@@ -238,6 +255,34 @@ static void a_memory_map_that_does_not_answer(void **state)
     (void)only_line();
 }
 
+/* A busy machine: the end of a long memory map is come to all the same, however long it takes. */
+static void a_long_memory_map_is_read_to_its_end(void **state)
+{
+    enum { PAGES = 4000, PAGE = 4096 };
+    char path[] = "/tmp/libvramcap.so.XXXXXX", text[PAGE] = "";
+    int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    /* every other page has another protection; the file is at the end, as far up as it goes */
+    char *pages =
+        mmap(NULL, (PAGES + 1) * (size_t)PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(pages, MAP_FAILED);
+    for (size_t i = 0; i < PAGES; i += 2)
+        assert_int_equal(mprotect(pages + i * PAGE, PAGE, PROT_NONE), 0);
+    assert_ptr_not_equal(
+        mmap(pages + PAGES * (size_t)PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0),
+        MAP_FAILED);
+    step_ns = 30000000;
+    vcap_check_look(&check);
+    step_ns = 0;
+    (void)munmap(pages, (PAGES + 1) * (size_t)PAGE);
+    (void)close(fd);
+    (void)unlink(path);
+    assert_int_equal(check.map.error, 0);
+    assert_true(check.map.process.library);
+}
+
 static pid_t start_other(void)
 {
     pid_t pid = fork();
@@ -307,6 +352,7 @@ int main(void)
         TEST(nvml_that_cannot_be_asked),
         TEST(a_driver_that_cannot_be_asked),
         TEST(a_memory_map_that_does_not_answer),
+        TEST(a_long_memory_map_is_read_to_its_end),
         TEST(a_process_beside_it_that_does_not_answer),
         TEST(hidden_processes_that_cannot_be_counted),
     };
