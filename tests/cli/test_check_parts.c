@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -286,9 +287,11 @@ static void a_long_memory_map_is_read_to_its_end(void **state)
 static pid_t start_other(void)
 {
     pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             (void)pause();
+    }
     return pid;
 }
 
