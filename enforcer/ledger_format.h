@@ -228,7 +228,8 @@ struct vcap_lf_gpu {
      * no ceiling there */
     uint64_t source_bytes[8];
     uint32_t sm_granted, sm_total; /* multiprocessors: as the driver reports them under the compute
-                                      ceiling, and without it; 0 = unknown */
+                                      ceiling (with per-context partitioning it reports them all:
+                                      reckoned by the percentage), and without it; 0 = unknown */
     uint32_t compute_percent;      /* that sm_granted was asked for; 0 = none */
     uint32_t compute_state;        /* enum vcap_lf_compute */
 };

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "enforcer/agent/event_line.h"
-#include "enforcer/agent/probe.h"
+#include "enforcer/agent/mapping.h"
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_read_open.h"
 
@@ -335,78 +335,13 @@ void vcap_find_processes(struct vcap_agent *a)
 
 /* ---- opening ---- */
 
-struct handle {
-    char path[80];
-    int fd;
-};
-
-static int open_handle(void *job)
-{
-    struct handle *h = job;
-    h->fd = open(h->path, O_PATH | O_CLOEXEC);
-    return h->fd < 0 ? -errno : 0;
-}
-
-static void close_handle(void *job)
-{
-    const struct handle *h = job;
-    if (h->fd >= 0)
-        (void)close(h->fd);
-}
-
-/* A descriptor of what a process has mapped there, which cannot be read; -errno. */
-static int open_mapping(pid_t pid, const struct vcap_mapping *m)
-{
-    struct handle h = {.fd = -1};
-    (void)snprintf(h.path, sizeof h.path, "/proc/%d/map_files/%lx-%lx", (int)pid, m->begin, m->end);
-    int error = vcap_probe(pid, open_handle, close_handle, &h, sizeof h);
-    return error ? error : h.fd;
-}
-
-/* Through the descriptor of the mapping itself.  Its inode was seen in maps; that it is a regular file
- * on a file system that answers at once is checked before it is opened. */
-static int open_user(struct vcap_user *u, char *why, size_t why_size)
-{
-    char path[80], type[32] = "";
-    struct stat st;
-    bool may_wait = true;
-    int error =
-        u->local ? 0
-                 : vcap_process_filesystem(u->pid, u->mapping.device, type, sizeof type, &may_wait);
-    if (error)
-        return vcap_read_refuse(why, why_size, -error, "%s", strerror(-error));
-    u->local = u->local || !may_wait;
-    if (!u->local)
-        return vcap_read_refuse(why, why_size, EINVAL, "on a file system (%s) that may not answer",
-                                *type ? type : "not mounted any more");
-    int handle = open_mapping(u->pid, &u->mapping);
-    if (handle == -ETIMEDOUT)
-        return vcap_read_refuse(why, why_size, ETIMEDOUT,
-                                "process %d, which has it mapped, makes whoever looks into it wait",
-                                (int)u->pid);
-    if (handle < 0)
-        return vcap_read_refuse(why, why_size, -handle, "%s", strerror(-handle));
-    int fd = -ESTALE;
-    if (fstat(handle, &st) != 0)
-        fd = -errno;
-    else if (S_ISREG(st.st_mode) && st.st_ino == u->mapping.inode) {
-        (void)snprintf(path, sizeof path, "/proc/self/fd/%d", handle);
-        fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        if (fd < 0)
-            fd = -errno;
-    }
-    (void)close(handle);
-    if (fd == -EAGAIN)
-        return vcap_read_refuse(why, why_size, EINVAL, "another process holds a lease on it");
-    return fd < 0 ? vcap_read_refuse(why, why_size, -fd, "%s", strerror(-fd)) : fd;
-}
-
 static int open_mapped(struct vcap_watched *w, char *why, size_t why_size)
 {
     int first = -ENOENT;
     (void)snprintf(why, why_size, "no process has it mapped any more");
     for (uint32_t i = 0; i < w->user_count;) {
-        int fd = open_user(&w->users[i], why, why_size);
+        struct vcap_user *u = &w->users[i];
+        int fd = vcap_mapping_open(u->pid, &u->mapping, &u->local, why, why_size);
         if (fd >= 0)
             return fd;
         bool gone = fd == -ENOENT || fd == -ESRCH || fd == -ESTALE;

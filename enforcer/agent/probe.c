@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "enforcer/agent/crowd.h"
 #include "enforcer/kernel.h"
 
 #define STACK_BYTES (512u << 10)
@@ -35,30 +36,45 @@ static struct worker *idle; /* the caller's */
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Whose calls were abandoned and have not come back, each once: a process that is asked again while it
- * hangs would by itself use up what hangs at most.  0: free. */
-static pid_t hanging[VCAP_PROBE_HANGING]; /* under table_lock */
+ * hangs would by itself use up what hangs at most.  And one crowd has a share of the places, or by itself it would
+ * keep everybody from being looked at. */
+static struct place {
+    pid_t pid; /* 0: free */
+    uint64_t crowd;
+} hanging[VCAP_PROBE_HANGING]; /* under table_lock */
 
 /* ---- who is not asked ---- */
 
-static bool has(pid_t pid)
-{
-    bool found = false;
-    (void)pthread_mutex_lock(&table_lock);
-    for (size_t i = 0; i < VCAP_PROBE_HANGING; i++)
-        found = found || hanging[i] == pid;
-    (void)pthread_mutex_unlock(&table_lock);
-    return found;
-}
-
-static void replace(pid_t pid, pid_t with)
+static void replace(pid_t pid, struct place with)
 {
     (void)pthread_mutex_lock(&table_lock);
     for (size_t i = 0; i < VCAP_PROBE_HANGING; i++)
-        if (hanging[i] == pid) {
+        if (hanging[i].pid == pid) {
             hanging[i] = with;
             break;
         }
     (void)pthread_mutex_unlock(&table_lock);
+}
+
+/* 0: it may be asked; -ETIMEDOUT: it hangs; -EBUSY: too many do. */
+static int may_be_asked(pid_t pid)
+{
+    struct place now[VCAP_PROBE_HANGING];
+    unsigned all = 0, of_crowd = 0;
+    (void)pthread_mutex_lock(&table_lock);
+    memcpy(now, hanging, sizeof now);
+    (void)pthread_mutex_unlock(&table_lock);
+    for (size_t i = 0; i < VCAP_PROBE_HANGING; i++) {
+        if (now[i].pid == pid)
+            return -ETIMEDOUT;
+        all += now[i].pid != 0;
+    }
+    if (all == 0) /* as a rule: then its crowd need not be found out */
+        return 0;
+    const uint64_t crowd = vcap_crowd_of(pid);
+    for (size_t i = 0; i < VCAP_PROBE_HANGING; i++)
+        of_crowd += now[i].pid != 0 && now[i].crowd == crowd;
+    return all == VCAP_PROBE_HANGING || of_crowd >= VCAP_PROBE_SHARE ? -EBUSY : 0;
 }
 
 /* ---- the thread ---- */
@@ -95,7 +111,7 @@ static void *run(void *argument)
     if (abandoned) {
         if (w->undo)
             w->undo(w->job);
-        replace(w->pid, 0);
+        replace(w->pid, (struct place){0});
         free_worker(w);
     }
     return NULL;
@@ -139,10 +155,9 @@ static bool wait_for(struct worker *w, uint64_t end_ns)
 int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void *job, size_t size)
 {
     const uint64_t now = vcap_clock_ns(CLOCK_MONOTONIC);
-    if (has(pid))
-        return -ETIMEDOUT;
-    if (!has(0))
-        return -EBUSY;
+    int refused = may_be_asked(pid);
+    if (refused)
+        return refused;
     void *copy = malloc(size);
     struct worker *w = idle ? idle : start();
     idle = w;
@@ -167,7 +182,7 @@ int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void 
         result = w->result;
     } else {
         idle = NULL;
-        replace(0, pid); /* before it can come back */
+        replace(0, (struct place){pid, vcap_crowd_of(pid)}); /* before it can come back */
         w->abandoned = true;
         (void)pthread_detach(w->thread);
     }

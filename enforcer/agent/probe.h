@@ -12,11 +12,12 @@
 
 #define VCAP_PROBE_MS 250 /* so long is waited for one call */
 #define VCAP_PROBE_HANGING                                                                         \
-    32u /* calls that have not come back; then no process is asked any more */
+    32u                     /* calls that have not come back; then no process is asked any more */
+#define VCAP_PROBE_SHARE 8u /* of these, of one crowd (crowd.h); then no process of it is asked */
 
 /*
  * Runs work on a copy of job (size bytes) and copies it back.  What work returns, or: -ETIMEDOUT, it has
- * not come back, or an earlier one for this pid has not; -EBUSY, too many have not; -ENOMEM, -EAGAIN.  Then job is
+ * not come back, or an earlier one for this pid has not; -EBUSY, too many have not, of its crowd or of all; -ENOMEM, -EAGAIN.  Then job is
  * untouched, and undo (may be NULL) is called in the thread on what work makes of the copy after all.
  */
 int vcap_probe(pid_t pid, int (*work)(void *job), void (*undo)(void *job), void *job, size_t size);

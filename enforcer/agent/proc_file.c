@@ -17,8 +17,6 @@
 
 #define PIECE 65536u
 #define MAPS_BYTES_MAX (UINT64_C(8) << 20)
-#define MAPS_BUDGET_NS UINT64_C(20000000)
-#define ENVIRONMENT_BYTES_MAX (256u << 10)
 #define MOUNTINFO_BYTES_MAX (1u << 20)
 #define VAR_RUN_FILE "/var/run/vramcap/ledger"
 #define VAR_RUN_FOLDER "/var/run/vramcap"
@@ -149,11 +147,11 @@ void vcap_maps_end(const struct vcap_maps *m, struct vcap_process *p)
     }
 }
 
-bool vcap_proc_maps(pid_t pid, struct vcap_process *process)
+bool vcap_proc_maps(pid_t pid, uint64_t budget_ns, struct vcap_process *process)
 {
     struct vcap_maps maps = {0};
     char *piece = malloc(PIECE + 1); /* several threads may be in here */
-    const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + MAPS_BUDGET_NS;
+    const uint64_t end = vcap_clock_ns(CLOCK_MONOTONIC) + budget_ns;
     uint64_t all = 0;
     size_t kept = 0; /* the beginning of a line whose end is in the next piece */
     ssize_t n;
@@ -183,29 +181,6 @@ bool vcap_proc_maps(pid_t pid, struct vcap_process *process)
     free(piece);
     vcap_maps_end(&maps, process);
     return n >= 0;
-}
-
-/* ---- environment ---- */
-
-int vcap_process_variable(pid_t pid, const char *variable, char *value, size_t size)
-{
-    char *text = malloc(ENVIRONMENT_BYTES_MAX);
-    const size_t name = strlen(variable);
-    if (!text)
-        return -ENOMEM;
-    ssize_t length = vcap_proc_read(pid, "environ", text, ENVIRONMENT_BYTES_MAX);
-    int result = length < 0 ? (int)length : 0;
-    for (ssize_t at = 0; at < length;) {
-        const char *entry = text + at;
-        if (!strncmp(entry, variable, name) && entry[name] == '=') {
-            (void)snprintf(value, size, "%s", entry + name + 1);
-            result = 1;
-            break;
-        }
-        at += (ssize_t)strlen(entry) + 1;
-    }
-    free(text);
-    return result;
 }
 
 /* ---- file systems ---- */

@@ -12,8 +12,9 @@
 /* The beginning of /proc/PID/NAME as a string; its length, or -errno. */
 ssize_t vcap_proc_read(pid_t pid, const char *name, char *text, size_t size);
 
-/* Fills library, driver and ledgers from /proc/PID/maps; false: may not be read. */
-bool vcap_proc_maps(pid_t pid, struct vcap_process *process);
+/* Fills library, driver and ledgers from /proc/PID/maps, as far as that goes in budget_ns; false: may not be
+ * read. */
+bool vcap_proc_maps(pid_t pid, uint64_t budget_ns, struct vcap_process *process);
 
 /* The same from one line after the other, for tests: state is all zero at first; vcap_maps_end gives
  * the answer. */

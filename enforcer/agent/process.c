@@ -19,6 +19,7 @@
 #include "enforcer/cli/host_pid.h"
 #include "enforcer/kernel.h"
 
+#define ONE_OF_MANY_NS UINT64_C(20000000)
 #define LEVELS_MAX 40 /* MAX_PID_NS_LEVEL is 32 */
 
 /* Fields 22 (start time) and 23 (size) of /proc/PID/stat, and the command in parentheses. */
@@ -72,10 +73,10 @@ static bool read_identity(pid_t pid, struct vcap_process *p)
     return true;
 }
 
-bool vcap_process_look(pid_t pid, struct vcap_process *process)
+bool vcap_process_look(pid_t pid, uint64_t maps_ns, struct vcap_process *process)
 {
     struct vcap_process p = {0}, again = {0};
-    if (!read_stat(pid, &p) || !vcap_proc_maps(pid, &p))
+    if (!read_stat(pid, &p) || !vcap_proc_maps(pid, maps_ns, &p))
         return false;
     if ((p.library || p.driver || p.ledger_count > 0) && !read_identity(pid, &p))
         return false;
@@ -94,7 +95,7 @@ struct look {
 static int look(void *job)
 {
     struct look *l = job;
-    return vcap_process_look(l->pid, &l->found) ? 0 : -ESRCH;
+    return vcap_process_look(l->pid, ONE_OF_MANY_NS, &l->found) ? 0 : -ESRCH;
 }
 
 int vcap_process_look_safely(pid_t pid, struct vcap_process *process)
@@ -223,6 +224,7 @@ static void visit(struct vcap_processes *p, pid_t pid)
         take(p, &now);
     else if (error != -ESRCH && known && known->start_time == now.start_time)
         take(p, known); /* it makes its readers wait: as it was */
+    p->next_unanswered += error != 0 && error != -ESRCH;
 }
 
 static void end_pass(struct vcap_processes *p)
@@ -241,6 +243,8 @@ static void end_pass(struct vcap_processes *p)
     room = p->seen_room;
     p->seen = p->seen_next, p->seen_count = p->seen_next_count, p->seen_room = p->seen_next_room;
     p->seen_next = seen, p->seen_next_count = 0, p->seen_next_room = room;
+    p->unanswered = p->next_unanswered;
+    p->next_unanswered = 0;
     index_namespaces(p);
     p->pass++;
 }

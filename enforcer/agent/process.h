@@ -54,10 +54,12 @@ struct vcap_processes {
     uint32_t *by_namespace; /* positions in known, by pidns and the number there */
     size_t by_namespace_count;
     uint64_t pass; /* how often all of /proc was gone through */
+    size_t
+        unanswered; /* in the last pass: could not be looked at, for they made their readers wait */
     /* the pass under way */
     DIR *proc;
     struct vcap_process *next;
-    size_t next_count, next_room;
+    size_t next_count, next_room, next_unanswered;
     struct vcap_process_seen *seen, *seen_next;
     size_t seen_count, seen_room, seen_next_count, seen_next_room;
 };
@@ -69,21 +71,17 @@ bool vcap_processes_scan(struct vcap_processes *p, uint64_t budget_ns);
 /* The process of that number as of the last pass; NULL: not known. */
 const struct vcap_process *vcap_processes_find(const struct vcap_processes *p, pid_t pid);
 
-/* Looks at one process now, and waits for as long as it makes its readers wait.  False: gone, or may not
- * be looked at. */
-bool vcap_process_look(pid_t pid, struct vcap_process *process);
+/* Looks at one process now, and waits for as long as it makes its readers wait.  What is not come to in its
+ * memory map within maps_ns is not seen.  False: gone, or may not be looked at. */
+bool vcap_process_look(pid_t pid, uint64_t maps_ns, struct vcap_process *process);
 
-/* The same, but waits for VCAP_PROBE_MS at most.  0, -ESRCH (gone, or may not), or -errno of probe.h. */
+/* The same for one of many: 20 ms for its memory map, and waits for VCAP_PROBE_MS at most.  0, -ESRCH (gone, or may not), or -errno of probe.h. */
 int vcap_process_look_safely(pid_t pid, struct vcap_process *process);
 
 /* The process that another namespace calls pid_in_ns; start_time 0: not compared.  NULL: not known. */
 const struct vcap_process *vcap_processes_in_namespace(const struct vcap_processes *p,
                                                        uint64_t pidns, pid_t pid_in_ns,
                                                        uint64_t start_time);
-
-/* The value of a variable in the environment that a process was started with.  1: there, 0: not
- * there, -errno. */
-int vcap_process_variable(pid_t pid, const char *variable, char *value, size_t size);
 
 /*
  * Type of the file system with this device in a process's mount namespace, "" if it has none; and

@@ -22,10 +22,11 @@ static void compute(const struct vcap_snapshot_gpu *g, struct vcap_report_senten
 {
     switch (g->compute_state) {
     case VCAP_LF_COMPUTE_FORCE:
-        (void)snprintf(s->room[0], sizeof s->room[0],
-                       "a compute ceiling is in force: the driver reports %u of %u multiprocessors "
-                       "(asked for: %u percent)",
-                       g->sm_granted, g->sm_total, g->compute_percent);
+        (void)snprintf(
+            s->room[0], sizeof s->room[0],
+            "a compute ceiling is in force: %u of %u multiprocessors (asked for: %u percent), "
+            "as the driver reports or, with per-context partitioning, as reckoned",
+            g->sm_granted, g->sm_total, g->compute_percent);
         add(s->established, s->room[0]);
         add(s->not_established, "a ceiling on multiprocessors reserves none of them, and bounds "
                                 "neither caches nor memory bandwidth");

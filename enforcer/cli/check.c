@@ -87,6 +87,8 @@ static void read_config(struct vcap_check *check)
     static struct vcap_config said;
     char why[300] = "";
 
+    if (check->environment_error != 0)
+        return;
     check->config_error = vcap_config_read(&check->config, get_variable, check, check->config_why,
                                            sizeof check->config_why);
     if (!check->self)
@@ -108,6 +110,7 @@ static void read_config(struct vcap_check *check)
 
 static void gather(struct vcap_check *check)
 {
+    vcap_check_look(check);
     vcap_check_library(check);
     read_config(check);
     if (check->self) {
@@ -204,7 +207,9 @@ static int run(int argc, char **argv)
         vcap_snapshot_free(&check.snapshot);
     if (status > 0)
         return status;
-    return any_finding(&check) ? VCAP_EXIT_FINDING : VCAP_EXIT_DONE;
+    if (any_finding(&check))
+        return VCAP_EXIT_FINDING;
+    return check.unseen ? VCAP_EXIT_FAILED : VCAP_EXIT_DONE;
 }
 
 const struct vcap_command vcap_command_check = {
@@ -213,7 +218,8 @@ const struct vcap_command vcap_command_check = {
     .operands = "",
     .details =
         "Inside a container: run it with the environment of the application, for that is what it\n"
-        "looks at. It loads the CUDA driver in a child for a moment. Exit status 1: a finding.",
+        "looks at. It loads the CUDA driver in a child for a moment. Exit status 1: a finding;\n"
+        "2: none, but process PID could not be looked at.",
     .options = options,
     .run = run,
 };

@@ -1,6 +1,7 @@
 /*
- * Somebody else's library is loaded by a child that has a time limit: it may hang, crash or end its process.
- * The child answers in plain data through a pipe and is killed when it does not.
+ * What may hang, crash or end its process is asked by a child that has a time limit: somebody else's library, and
+ * files of somebody else's process.  The child answers in plain data through a pipe and is killed when it does not.
+ * One that cannot be killed (it waits in the kernel) is left behind: nobody waits for it without a limit.
  */
 #include "enforcer/cli/check.h"
 
@@ -9,18 +10,32 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "enforcer/kernel.h"
 
-static _Noreturn void child(int fd, void (*ask)(const void *wish, void *answer), const void *wish,
+#define END_MS 1000 /* so long is waited for the end of a child that has answered, or was killed */
+
+/* Whoever reads what this command prints must not wait for a child that was left behind. */
+static void be_quiet(void)
+{
+    int null = open("/dev/null", O_RDWR);
+
+    for (int fd = STDIN_FILENO; null >= 0 && fd <= STDERR_FILENO; fd++)
+        (void)dup2(null, fd);
+}
+
+static _Noreturn void child(int fd, const struct vcap_check_question *question, const void *wish,
                             void *answer, size_t size)
 {
     const char *at = answer;
 
-    ask(wish, answer);
+    if (question->quiet)
+        be_quiet();
+    question->ask(wish, answer);
     while (size > 0) {
         ssize_t n = write(fd, at, size);
         if (n <= 0)
@@ -36,51 +51,79 @@ static int64_t now_ms(void)
     return (int64_t)(vcap_clock_ns(CLOCK_MONOTONIC) / 1000000);
 }
 
-static bool read_answer(int fd, char *at, size_t left)
+static int read_answer(int fd, int limit_ms, char *at, size_t left)
 {
-    int64_t until = now_ms() + VCAP_CHECK_LIMIT_MS;
+    const int64_t until = now_ms() + limit_ms;
 
     while (left > 0) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
         int64_t wait = until - now_ms();
-        if (wait <= 0 || (poll(&ready, 1, (int)wait) < 0 && errno != EINTR))
-            return false;
-        if (ready.revents == 0)
-            continue;
-        ssize_t n = read(fd, at, left);
-        if (n <= 0)
-            return false;
-        at += n;
-        left -= (size_t)n;
+        int count = wait > 0 ? poll(&ready, 1, (int)wait) : 0;
+        if (count == 0)
+            return -ETIMEDOUT;
+        ssize_t n = count < 0 ? -1 : read(fd, at, left);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n == 0)
+            return -ECHILD;
+        at += n > 0 ? n : 0;
+        left -= n > 0 ? (size_t)n : 0;
     }
-    return true;
+    return 0;
 }
 
-bool vcap_check_child(void (*ask)(const void *wish, void *answer), const void *wish, void *answer,
-                      size_t size, pid_t *child_pid)
+/* False: it is still there. */
+static bool ended(pid_t pid)
 {
-    bool answered = false;
-    int ends[2];
+    const int64_t until = now_ms() + END_MS;
+    const struct timespec moment = {.tv_nsec = 1000000};
+    pid_t gone;
+
+    while (((gone = waitpid(pid, NULL, WNOHANG)) == 0 || (gone < 0 && errno == EINTR)) &&
+           now_ms() < until)
+        (void)nanosleep(&moment, NULL);
+    return gone != 0;
+}
+
+int vcap_check_child(const struct vcap_check_question *question, const void *wish, void *answer,
+                     size_t size)
+{
+    int ends[2], error;
     pid_t pid;
 
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return false;
+        return -errno;
     (void)fflush(NULL);
     pid = fork();
     if (pid == 0) {
         (void)close(ends[0]);
-        child(ends[1], ask, wish, answer, size);
+        child(ends[1], question, wish, answer, size);
     }
+    error = pid < 0 ? -errno : 0;
     (void)close(ends[1]);
     if (pid > 0) {
-        answered = read_answer(ends[0], answer, size);
-        if (!answered)
-            (void)kill(pid, SIGKILL); /* our own child, which does not answer */
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
+        error = read_answer(ends[0], question->limit_ms, answer, size);
+        if (error != 0 || !ended(pid)) {
+            (void)kill(pid, SIGKILL); /* our own child, not waited for yet: nobody else's number */
+            (void)ended(pid);
+        }
     }
     (void)close(ends[0]);
-    if (child_pid)
-        *child_pid = pid;
-    return answered;
+    if (error != 0)
+        memset(answer, 0, size);
+    return error;
+}
+
+const char *vcap_check_child_why(const struct vcap_check_question *question, int error,
+                                 char text[VCAP_CHECK_WHY])
+{
+    if (error == -ETIMEDOUT)
+        (void)snprintf(text, VCAP_CHECK_WHY, "did not answer within %d s",
+                       question->limit_ms / 1000);
+    else if (error == -ECHILD)
+        (void)snprintf(text, VCAP_CHECK_WHY, "ended the process that asked");
+    else
+        (void)snprintf(text, VCAP_CHECK_WHY, "could not be asked, for lack of a child to do it: %s",
+                       strerror(-error));
+    return text;
 }

@@ -12,7 +12,8 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
-#include "enforcer/agent/process.h"
+#include "enforcer/agent/mapping.h"
+#include "enforcer/agent/probe.h"
 #include "enforcer/ceiling.h"
 #include "enforcer/cli/ledger_choice.h"
 #include "enforcer/cli/units.h"
@@ -37,69 +38,14 @@ static void own_ledger(char *path, size_t size)
         (void)snprintf(path, size, "%s%s", VCAP_LEDGER_SHM_PREFIX, key);
 }
 
-/* The one that another process has mapped, through the kernel's own link to it. */
-static void mapped_ledger(const struct vcap_check *check, char *path, size_t size)
-{
-    struct vcap_process process;
-    char type[32];
-    bool may_wait = true;
-
-    path[0] = '\0';
-    if (!vcap_process_look(check->pid, &process) || process.ledger_count == 0 ||
-        vcap_process_filesystem(check->pid, process.ledgers[0].device, type, sizeof type,
-                                &may_wait) != 0 ||
-        may_wait)
-        return;
-    (void)snprintf(path, size, "/proc/%d/map_files/%lx-%lx", (int)check->pid,
-                   process.ledgers[0].begin, process.ledgers[0].end);
-}
-
-void vcap_check_find_ledger(struct vcap_check *check)
-{
-    char why[256] = "";
-    int error;
-
-    if (check->self)
-        own_ledger(check->ledger, sizeof check->ledger);
-    else
-        mapped_ledger(check, check->ledger, sizeof check->ledger);
-    if (check->ledger[0] == '\0') {
-        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
-                       check->self
-                           ? "no ledger can be named for this container"
-                           : "process %d has no ledger mapped: it is passive, or has not come "
-                             "to CUDA yet",
-                       (int)check->pid);
-        return;
-    }
-    if (check->self && !vcap_path_exists(check->ledger)) {
-        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
-                       "%s does not exist: no process of this container is under a ceiling",
-                       check->ledger);
-        return;
-    }
-    if (check->self) {
-        error = vcap_snapshot_read(check->ledger, &check->snapshot, why, sizeof why);
-    } else { /* the link is the kernel's and must be followed */
-        FILE *file = fopen(check->ledger, "re");
-        error =
-            file ? vcap_snapshot_read_fd(fileno(file), &check->snapshot, why, sizeof why) : -errno;
-        if (file)
-            (void)fclose(file);
-        else
-            (void)snprintf(why, sizeof why, "%s", strerror(-error));
-    }
-    check->have_ledger = error == 0;
-    if (error != 0)
-        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING, "%s: %s", check->ledger, why);
-}
-
-static void say_ledger(struct vcap_check *check)
+static void say_ledger(struct vcap_check *check, int fd)
 {
     const struct vcap_snapshot *s = &check->snapshot;
     struct statfs fs;
-    bool writable = access(check->ledger, R_OK | W_OK) == 0;
-    const char *alive = statfs(check->ledger, &fs) != 0 ? "unknown"
+    char link[64];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    bool writable = access(check->self ? check->ledger : link, R_OK | W_OK) == 0;
+    const char *alive = fstatfs(fd, &fs) != 0 ? "unknown"
                         : (long)fs.f_type == OVERLAYFS
                             ? "pid and start time (overlayfs keeps no locks: put it on a tmpfs)"
                             : "a lock that the kernel drops";
@@ -115,6 +61,70 @@ static void say_ledger(struct vcap_check *check)
         vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,
                        "the host lets everything through (%s)",
                        s->flags & VCAP_LF_PASS_THROUGH ? "pass-through" : "audit");
+}
+
+/* The ledger of this process's own container. */
+static int open_own(struct vcap_check *check, char *why, size_t why_size)
+{
+    own_ledger(check->ledger, sizeof check->ledger);
+    if (check->ledger[0] == '\0') {
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
+                       "no ledger can be named for this container");
+        return -ENOENT;
+    }
+    if (!vcap_path_exists(check->ledger)) {
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
+                       "%s does not exist: no process of this container is under a ceiling",
+                       check->ledger);
+        return -ENOENT;
+    }
+    int fd = vcap_ledger_read_open(check->ledger, why, why_size);
+    if (fd < 0)
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING, "%s: %s", check->ledger, why);
+    return fd;
+}
+
+/* The one that another process has mapped, through the kernel's own link to it. */
+static int open_mapped(struct vcap_check *check, char *why, size_t why_size)
+{
+    const struct vcap_process *process = &check->map.process;
+    const struct vcap_mapping *mapping = &process->ledgers[0];
+    bool local = false;
+
+    if (check->map.error != 0)
+        return check->map.error;
+    if (process->ledger_count == 0) {
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING,
+                       "process %d has no ledger mapped: it is passive, or has not come "
+                       "to CUDA yet",
+                       (int)check->pid);
+        return -ENOENT;
+    }
+    (void)snprintf(check->ledger, sizeof check->ledger, "/proc/%d/map_files/%lx-%lx",
+                   (int)check->pid, mapping->begin, mapping->end);
+    int fd = vcap_mapping_open(check->pid, mapping, &local, why, why_size);
+    vcap_probe_end();
+    if (fd < 0) {
+        check->unseen = true;
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_UNKNOWN, "%s cannot be looked at: %s",
+                       check->ledger, why);
+    }
+    return fd;
+}
+
+void vcap_check_find_ledger(struct vcap_check *check)
+{
+    char why[256] = "";
+    int fd = check->self ? open_own(check, why, sizeof why) : open_mapped(check, why, sizeof why);
+
+    if (fd < 0)
+        return;
+    check->have_ledger = vcap_snapshot_read_fd(fd, &check->snapshot, why, sizeof why) == 0;
+    if (check->have_ledger)
+        say_ledger(check, fd);
+    else
+        vcap_check_say(check, "ledger", NULL, VCAP_CHECK_FINDING, "%s: %s", check->ledger, why);
+    (void)close(fd);
 }
 
 /* "host 4096.0, env none, ...": what a source says, or nothing where it is not there. */
@@ -157,6 +167,16 @@ static void say_row(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
                        g->over ? ", which is over: nothing more is granted" : "", sources);
 }
 
+/* Then MPS takes the percentage anew for each context and the driver reports them all: what a context gets is
+ * reckoned by libvramcap. */
+static bool is_partitioned(const struct vcap_check *check)
+{
+    char value[8];
+    return vcap_check_variable(check, "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+                               value, sizeof value) &&
+           strcmp(value, "1") == 0;
+}
+
 /* In force by the ledger: what the processes were told, held against all that there is. */
 static void say_compute_in_force(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
 {
@@ -172,10 +192,17 @@ static void say_compute_in_force(struct vcap_check *check, const struct vcap_sna
                        "ceiling of %u %% is not in force: the driver reports %u multiprocessors of "
                        "%u; set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE outside the process",
                        g->compute_percent, g->sm_granted, total);
+    else if (is_partitioned(check))
+        vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_OK,
+                       "ceiling of %u %% in force for each context: %u multiprocessors of %u, "
+                       "reckoned by the percentage (with per-context partitioning the driver "
+                       "reports them all)",
+                       g->compute_percent, g->sm_granted, total);
     else
         vcap_check_say(check, "compute", g->uuid, VCAP_CHECK_OK,
-                       "ceiling of %u %% in force: the driver reports %u multiprocessors of %u",
-                       g->compute_percent, g->sm_granted, total);
+                       "ceiling of %u %% in force: the %s %u multiprocessors of %u",
+                       g->compute_percent, check->self ? "driver reports" : "ledger has",
+                       g->sm_granted, total);
 }
 
 static void say_compute(struct vcap_check *check, const struct vcap_snapshot_gpu *g)
@@ -197,12 +224,13 @@ static void say_compute(struct vcap_check *check, const struct vcap_snapshot_gpu
                        "asked for, and no process has come to CUDA with it yet");
 }
 
-/* A device without a row: what the configuration of this environment says. */
-static void say_configured(struct vcap_check *check, const struct vcap_check_device *d,
-                           uint32_t ordinal, const char *uuid)
+/* The lowest that the configuration of this environment says, and what each source does. */
+static uint64_t configured(const struct vcap_check *check, const struct vcap_check_device *d,
+                           uint32_t ordinal, char *sources, size_t size)
 {
-    char sources[200] = "", mib[VCAP_UNITS_TEXT];
     uint64_t bytes = VCAP_NO_LIMIT, lowest = VCAP_NO_LIMIT;
+
+    sources[0] = '\0';
 
     for (uint32_t s = VCAP_LF_SOURCE_FIRST; s <= VCAP_LF_SOURCE_LAST; s++) {
         bool there = false;
@@ -217,11 +245,33 @@ static void say_configured(struct vcap_check *check, const struct vcap_check_dev
             there = vcap_ceiling_by_source(&check->config, (enum vcap_lf_source)s, ordinal, d->uuid,
                                            d->mig != 0, &bytes);
         }
-        add_source(sources, sizeof sources, vcap_snapshot_source_name((enum vcap_lf_source)s),
-                   there, bytes);
+        add_source(sources, size, vcap_snapshot_source_name((enum vcap_lf_source)s), there, bytes);
         if (there && bytes < lowest)
             lowest = bytes;
     }
+    return lowest;
+}
+
+bool vcap_check_has_ceiling(const struct vcap_check *check, int32_t ordinal)
+{
+    const struct vcap_check_device *d = &check->driver.device[ordinal];
+    char uuid[VCAP_UUID_TEXT_SIZE], sources[200];
+    const struct vcap_snapshot_gpu *row;
+
+    vcap_uuid_format(uuid, d->uuid, d->mig != 0);
+    row = row_of(check, uuid);
+    return (row ? row->ceiling_bytes
+                : configured(check, d, (uint32_t)ordinal, sources, sizeof sources)) !=
+           VCAP_NO_LIMIT;
+}
+
+/* A device without a row. */
+static void say_configured(struct vcap_check *check, const struct vcap_check_device *d,
+                           uint32_t ordinal, const char *uuid)
+{
+    char sources[200], mib[VCAP_UNITS_TEXT];
+    uint64_t lowest = configured(check, d, ordinal, sources, sizeof sources);
+
     if (lowest == VCAP_NO_LIMIT)
         vcap_check_say(check, "ceiling", uuid, VCAP_CHECK_FINDING,
                        "none: no source has one for this GPU");
@@ -259,8 +309,6 @@ static bool only_for_others(const struct vcap_check *check)
 
 void vcap_check_ledger_lines(struct vcap_check *check)
 {
-    if (check->have_ledger)
-        say_ledger(check);
     if (check->config_error != 0)
         vcap_check_say(check, "configuration", NULL, VCAP_CHECK_FINDING, "%s; vramcap then %s",
                        check->config_why,
@@ -274,7 +322,8 @@ void vcap_check_ledger_lines(struct vcap_check *check)
                        check->config.on_error == VCAP_ON_ERROR_ALLOW
                            ? "lets everything through"
                            : "denies GPU memory to the process");
-    if (check->config_error == 0 && check->config.enable == VCAP_ENABLE_PASSIVE &&
+    if (check->config_error == 0 && check->environment_error == 0 &&
+        check->config.enable == VCAP_ENABLE_PASSIVE &&
         !(check->have_ledger && (check->snapshot.flags & VCAP_LF_HOST_MADE)) &&
         !vcap_path_exists(VCAP_CONF_PATH))
         vcap_check_say(check, "mode", NULL, VCAP_CHECK_FINDING,

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "enforcer/agent/mps_lint.h"
-#include "enforcer/agent/process.h"
 #include "enforcer/ceiling.h"
 
 #define LOOK_MS 500
@@ -84,15 +83,15 @@ static void say_events(struct vcap_check *check)
 /* As the process itself wrote it into its slot; -1: it has none, or did not say. */
 static int client_by_slot(const struct vcap_check *check)
 {
-    struct vcap_process process;
+    const struct vcap_process *process = &check->map.process;
 
-    if (!check->have_ledger || !vcap_process_look(check->pid, &process) || process.pidns == 0)
+    if (!check->have_ledger || process->pidns == 0)
         return -1;
     for (uint32_t i = 0; i < check->snapshot.process_count; i++) {
         const struct vcap_snapshot_process *p = &check->snapshot.processes[i];
         if (p->life != VCAP_LIFE_DEAD && p->mps != VCAP_LF_MPS_UNKNOWN &&
-            p->pidns == process.pidns && p->pid == (uint32_t)process.pid_in_ns &&
-            (p->start_time == 0 || p->start_time == process.start_time))
+            p->pidns == process->pidns && p->pid == (uint32_t)process->pid_in_ns &&
+            (p->start_time == 0 || p->start_time == process->start_time))
             return p->mps == VCAP_LF_MPS_CLIENT;
     }
     return -1;
@@ -116,7 +115,9 @@ void vcap_check_mps(struct vcap_check *check)
             check, "mps", NULL, VCAP_CHECK_OK,
             "client of MPS, by the driver's word; limit %.60s (for each process of it, not "
             "for the container)",
-            has_limit ? limit : "of the server, or none");
+            has_limit                       ? limit
+            : check->environment_error != 0 ? "not known"
+                                            : "of the server, or none");
     else if (client == 0 && (has_limit || has_pipe))
         vcap_check_say(
             check, "mps", NULL, VCAP_CHECK_FINDING,

@@ -6,6 +6,7 @@
 #include "enforcer/cli/check.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ struct limit {
 };
 
 struct answer {
-    int32_t has_limits; /* there is an NVML that knows such limits */
+    int32_t has_limits;  /* there is an NVML that knows such limits */
+    int32_t init_result; /* of one that does */
     struct limit limit[VCAP_CHECK_DEVICES];
 };
 
@@ -96,17 +98,22 @@ static void ask(const void *arg, void *to)
     struct answer *answer = to;
     struct nvml nvml = {0};
 
-    if (!load(&nvml) || nvml.init() != NVML_SUCCESS)
+    if (!load(&nvml))
+        return;
+    answer->init_result = nvml.init();
+    if (answer->init_result != NVML_SUCCESS)
         return;
     answer->has_limits = 1;
     for (uint32_t i = 0; i < wish->count; i++)
         ask_device(&nvml, wish->cgroup, wish->uuid[i], &answer->limit[i]);
 }
 
+static const struct vcap_check_question for_limits = {ask, VCAP_CHECK_LIMIT_MS, false};
+
 /* ---- in the parent ---- */
 
-/* The "0::" line of /proc/PID/cgroup below the mount; false: no cgroup version 2. */
-static bool own_cgroup(const struct vcap_check *check, char *path, size_t size)
+/* The "0::" line of /proc/PID/cgroup below the mount: 1; 0: no cgroup version 2; -errno. */
+static int own_cgroup(const struct vcap_check *check, char *path, size_t size)
 {
     char name[64], line[PATH_MAX_HERE];
     bool found = false;
@@ -115,7 +122,7 @@ static bool own_cgroup(const struct vcap_check *check, char *path, size_t size)
     (void)snprintf(name, sizeof name, "/proc/%d/cgroup", (int)check->pid);
     file = fopen(name, "re");
     if (!file)
-        return false;
+        return -errno;
     while (!found && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         found = strncmp(line, "0::/", 4) == 0 && !strstr(line, "/..") &&
@@ -179,16 +186,24 @@ void vcap_check_nvml(struct vcap_check *check)
 {
     static struct answer answer; /* large */
     struct wish wish = {.count = 0};
+    char why[VCAP_CHECK_WHY];
+    int error;
 
     fill(check, &wish);
-    if (wish.count == 0 || !own_cgroup(check, wish.cgroup, sizeof wish.cgroup))
-        return;
-    if (!vcap_check_child(ask, &wish, &answer, sizeof answer, NULL)) {
+    error = wish.count == 0 ? 0 : own_cgroup(check, wish.cgroup, sizeof wish.cgroup);
+    if (error < 0)
         vcap_check_say(check, "nvml-limit", NULL, VCAP_CHECK_UNKNOWN,
-                       "NVML did not answer within %d s, or ended the process that asked",
-                       VCAP_CHECK_LIMIT_MS / 1000);
+                       "not asked: /proc/%d/cgroup: %s", (int)check->pid, strerror(-error));
+    if (error <= 0)
         return;
-    }
+    error = vcap_check_child(&for_limits, &wish, &answer, sizeof answer);
+    if (error != 0)
+        vcap_check_say(check, "nvml-limit", NULL, VCAP_CHECK_UNKNOWN, "NVML %s",
+                       vcap_check_child_why(&for_limits, error, why));
+    if (answer.init_result != NVML_SUCCESS)
+        vcap_check_say(check, "nvml-limit", NULL, VCAP_CHECK_UNKNOWN,
+                       "NVML knows limits of cgroups and does not start (result %d)",
+                       answer.init_result);
     for (uint32_t i = 0; answer.has_limits && i < wish.count; i++)
         say(check, wish.uuid[i], &answer.limit[i]);
 }

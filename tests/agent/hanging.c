@@ -49,6 +49,7 @@ static struct fuse_attr attributes(uint64_t node)
 
 static void serve_one(int fuse, const struct fuse_in_header *in, int asked)
 {
+    const char *name = (const char *)(in + 1); /* of a lookup */
     const struct fuse_init_out init = {
         .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = PAGE};
     const struct fuse_open_out opened = {.fh = 1};
@@ -59,7 +60,8 @@ static void serve_one(int fuse, const struct fuse_in_header *in, int asked)
         answer(fuse, in->unique, 0, &init, sizeof init);
         break;
     case FUSE_LOOKUP:
-        answer(fuse, in->unique, 0, &entry, sizeof entry);
+        if (strncmp(name, HANGING_NAME, strlen(HANGING_NAME)) != 0)
+            answer(fuse, in->unique, 0, &entry, sizeof entry);
         break;
     case FUSE_GETATTR:
         answer(fuse, in->unique, 0, &attr, sizeof attr);
@@ -143,8 +145,36 @@ static void hold_the_lock(const void *page)
     _exit(0);
 }
 
+/* root, pipe that says it is ready, where below the root, whether to map a ledger there */
+static _Noreturn void root_main(char **argv)
+{
+    char where[256], path[300];
+    int ready = (int)strtol(argv[2], NULL, 10), fuse, asked[2];
+    (void)alarm(LIFE_S);
+    (void)snprintf(where, sizeof where, "%s/%s", argv[1], argv[3]);
+    (void)snprintf(path, sizeof path, "%s/ledger", where);
+    if (!mount_fuse(where, &fuse) || pipe(asked) != 0)
+        _exit(CANNOT);
+    pid_t server = fork();
+    if (server == 0)
+        serve(fuse, asked[1]);
+    (void)close(fuse);
+    if (*argv[4]) {
+        int file = open(path, O_RDWR | O_CLOEXEC);
+        if (file < 0 || mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED)
+            _exit(1);
+    }
+    if (server < 0 || chroot(argv[1]) != 0 || chdir("/") != 0)
+        _exit(1);
+    (void)!write(ready, "x", 1);
+    for (;;)
+        (void)pause();
+}
+
 void hanging_main(int argc, char **argv)
 {
+    if (argc == 5 && strcmp(argv[0], "hanging-root") == 0)
+        root_main(argv);
     if (argc != 5 || strcmp(argv[0], "hanging") != 0)
         return;
     char where[256], path[300], byte;
@@ -174,19 +204,26 @@ void hanging_main(int argc, char **argv)
 
 /* ---- in the test ---- */
 
-static int go_pipe[2];
+static int go_pipe[2] = {-1, -1};
 
-int hanging_start(const char *folder, const char *ledger, struct hanging *h)
+static void close_pipes(void)
+{
+    for (int i = 0; i < 2; i++) {
+        if (go_pipe[i] >= 0)
+            (void)close(go_pipe[i]);
+        go_pipe[i] = -1;
+    }
+}
+
+/* argv[2] is the descriptor that says it is ready: still to be written. */
+static int start(const char **argv, const char *const *environment, struct hanging *h)
 {
     int ready[2], status = 0;
-    char byte, numbers[2][16];
-    if (pipe(ready) != 0 || pipe(go_pipe) != 0)
+    char byte, number[16];
+    if (pipe(ready) != 0)
         return -1;
-    (void)snprintf(numbers[0], sizeof numbers[0], "%d", ready[1]);
-    (void)snprintf(numbers[1], sizeof numbers[1], "%d", go_pipe[0]);
-    const char *const argv[] = {"hanging", folder, numbers[0], numbers[1], ledger ? ledger : "",
-                                NULL};
-    const char *const environment[] = {"VRAMCAP_ENABLE=0", NULL};
+    (void)snprintf(number, sizeof number, "%d", ready[1]);
+    argv[2] = number;
     h->pid = fork();
     if (h->pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -194,15 +231,35 @@ int hanging_start(const char *folder, const char *ledger, struct hanging *h)
         _exit(9);
     }
     (void)close(ready[1]);
-    (void)close(go_pipe[0]);
     ssize_t n = read(ready[0], &byte, 1);
     (void)close(ready[0]);
     if (n == 1)
         return 0;
-    (void)close(go_pipe[1]);
     (void)waitpid(h->pid, &status, 0);
     h->pid = 0;
+    close_pipes();
     return WIFEXITED(status) && WEXITSTATUS(status) == CANNOT ? 1 : -1;
+}
+
+int hanging_start(const char *folder, const char *ledger, struct hanging *h)
+{
+    char number[16];
+    if (pipe(go_pipe) != 0)
+        return -1;
+    (void)snprintf(number, sizeof number, "%d", go_pipe[0]);
+    const char *argv[] = {"hanging", folder, NULL, number, ledger ? ledger : "", NULL};
+    const char *const environment[] = {"VRAMCAP_ENABLE=0", NULL};
+    return start(argv, environment, h);
+}
+
+int hanging_root_start(const char *root, const char *where, bool maps, const char *preload,
+                       struct hanging *h)
+{
+    char variable[256];
+    (void)snprintf(variable, sizeof variable, "LD_PRELOAD=%s", preload ? preload : "");
+    const char *argv[] = {"hanging-root", root, NULL, where, maps ? "ledger" : "", NULL};
+    const char *const environment[] = {"VRAMCAP_ENABLE=0", variable, NULL};
+    return start(argv, environment, h);
 }
 
 /* Does a child that lists what is mapped there come to its end? */
@@ -245,6 +302,6 @@ void hanging_stop(struct hanging *h)
         return;
     (void)kill(h->pid, SIGKILL);
     (void)waitpid(h->pid, NULL, 0);
-    (void)close(go_pipe[1]);
+    close_pipes();
     h->pid = 0;
 }

@@ -7,11 +7,16 @@
 #ifndef VRAMCAP_TESTS_AGENT_HANGING_H
 #define VRAMCAP_TESTS_AGENT_HANGING_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct hanging {
     pid_t pid;
 };
+
+/* A file system whose files never answer when they are read: any name in it is a file, but to ask for one that
+ * begins with "wait" is never answered either. */
+#define HANGING_NAME "wait"
 
 /* main() calls this first: it does not return in such a process. */
 void hanging_main(int argc, char **argv);
@@ -22,6 +27,12 @@ int hanging_start(const char *folder, const char *ledger, struct hanging *h);
 
 /* 0: it does, as was seen; 1: this kernel makes nobody wait. */
 int hanging_go(const struct hanging *h);
+
+/* Starts one that makes nobody wait itself: below its root (a folder that exists) that file system is mounted at
+ * `where`.  With maps, the file "ledger" in there is mapped as a ledger is.  preload: its LD_PRELOAD, NULL: none.
+ * 0; 1: that cannot be done here. */
+int hanging_root_start(const char *root, const char *where, bool maps, const char *preload,
+                       struct hanging *h);
 
 void hanging_stop(struct hanging *h); /* whoever still waits gets an answer */
 

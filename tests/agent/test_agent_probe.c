@@ -39,6 +39,15 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
     return result;
 }
 
+/* By number, for the processes of this test are none. */
+static unsigned of_one_crowd = 1;
+uint64_t __wrap_vcap_crowd_of(pid_t pid);
+
+uint64_t __wrap_vcap_crowd_of(pid_t pid)
+{
+    return 1 + (unsigned)(pid - 1) / of_one_crowd;
+}
+
 static int work(void *argument)
 {
     struct job *job = argument;
@@ -132,9 +141,30 @@ static void one_that_does_not_come_back_is_left_and_its_process_shunned(void **s
     assert_int_equal(until_asked(ME), 8); /* and it is asked again */
 }
 
+static void a_crowd_has_a_share_of_the_places(void **state)
+{
+    (void)state;
+    of_one_crowd = VCAP_PROBE_SHARE + 1; /* as many pids are of each */
+    (void)pthread_mutex_lock(&gate);
+    for (unsigned i = 0; i < VCAP_PROBE_SHARE; i++)
+        assert_int_equal(ask((pid_t)i + 1, true), -ETIMEDOUT);
+    assert_int_equal(ask(VCAP_PROBE_SHARE + 1, false), -EBUSY); /* whoever it is */
+    assert_int_equal(ask(1, false), -ETIMEDOUT);
+    const pid_t another = VCAP_PROBE_SHARE + 2;
+    assert_int_equal(ask(another, false), 8);         /* others are asked */
+    assert_int_equal(ask(another, true), -ETIMEDOUT); /* and may hang themselves */
+    assert_int_equal(ask(another + 1, false), 8);     /* without a word about the first */
+    (void)pthread_mutex_unlock(&gate);
+    until_undone(VCAP_PROBE_SHARE + 1);
+    for (unsigned i = 0; i < VCAP_PROBE_SHARE + 1;
+         i++) /* what came back has given its place back */
+        assert_int_equal(until_asked((pid_t)i + 1), 8);
+}
+
 static void when_too_many_hang_nobody_is_asked(void **state)
 {
     (void)state;
+    of_one_crowd = 1; /* a crowd of its own each */
     (void)pthread_mutex_lock(&gate);
     for (unsigned i = 0; i < VCAP_PROBE_HANGING; i++)
         assert_int_equal(ask((pid_t)(ME + i), true), -ETIMEDOUT);
@@ -153,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_call_is_made_in_one_thread_that_is_not_this),
         TEST(one_that_does_not_come_back_is_left_and_its_process_shunned),
+        TEST(a_crowd_has_a_share_of_the_places),
         TEST(when_too_many_hang_nobody_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,8 +19,8 @@
 
 #include <cmocka.h>
 
+#include "tests/agent/hanging.h"
 #include "tests/cli/ledger_image.h"
-
 #include "tests/cli/tool.h"
 
 static struct tool t;
@@ -184,6 +184,157 @@ static void a_link_for_a_preload_file_does_not_lead_to_the_hosts_files(void **st
     assert_null(strstr(t.out, "/x/libvramcap.so"));
 }
 
+/* ---- --pid: a stranger who makes its readers wait ---- */
+
+static void remove_folder(const char *folder_name)
+{
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder_name);
+    assert_int_equal(system(command), 0);
+}
+
+static int check_pid(pid_t pid)
+{
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    return tool_run(&t, NULL, TOOL_ARGS("check", "--pid", number));
+}
+
+/* For a reader of its output, who waits until nobody has that open any more. */
+static int check_pid_through_a_pipe(pid_t pid)
+{
+    const char *const before = tool_path;
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    tool_path = "/bin/sh";
+    int status =
+        tool_run(&t, NULL, TOOL_ARGS("-c", "\"$0\" check --pid \"$1\" 2>&1 | cat", before, number));
+    tool_path = before;
+    return status;
+}
+
+static unsigned count_of(const char *words)
+{
+    unsigned n = 0;
+    for (const char *at = t.out; (at = strstr(at, words)); at++)
+        n++;
+    return n;
+}
+
+static void says(const char *words)
+{
+    if (!strstr(t.out, words))
+        fail_msg("no '%s' in:\n%s%s", words, t.out, t.err);
+}
+
+/* Newer kernels show the memory map without its lock (6.17); the environment is read under it on all. */
+static void a_process_that_makes_its_readers_wait_holds_nobody_up(void **state)
+{
+    char work[64];
+    struct hanging h;
+    int status = -1;
+    (void)state;
+    assert_non_null(image_folder(work));
+    int started = hanging_start(work, NULL, &h);
+    bool waits = started == 0 && hanging_go(&h) == 0;
+    if (waits)
+        status = check_pid(h.pid);
+    if (started == 0)
+        hanging_stop(&h);
+    remove_folder(work);
+    assert_true(started >= 0);
+    if (!waits)
+        skip();
+    says("unknown  process ");
+    says("environment of process ");
+    says(" cannot be looked at: it makes its readers wait (no answer within 3 s); its ");
+    says(" not known\n");
+    assert_int_equal(count_of("unknown  process "), 1);
+    /* what only the environment tells is not told */
+    assert_null(strstr(t.out, "passive: VRAMCAP_ENABLE is not 1"));
+    assert_null(strstr(t.out, "neither LD_PRELOAD"));
+    assert_null(strstr(t.out, "libvramcap.so is not loaded"));
+    assert_true(status == 1 || status == 2);
+}
+
+/* Started with its root in a folder that is left behind, and checked; -1: that cannot be done here. */
+static int check_root(const char *where, bool maps, const char *preload)
+{
+    char root[64], path[96];
+    struct hanging h;
+    assert_non_null(image_folder(root));
+    (void)snprintf(path, sizeof path, "%s/run", root);
+    assert_int_equal(mkdir(path, 0755), 0);
+    int started = hanging_root_start(root, where, maps, preload, &h);
+    int piped = started == 0 ? check_pid_through_a_pipe(h.pid) : 0;
+    int status = started == 0 ? check_pid(h.pid) : -1;
+    if (started == 0)
+        hanging_stop(&h);
+    remove_folder(root);
+    assert_true(started >= 0);
+    assert_int_equal(piped, 0);
+    return status;
+}
+
+/* Nothing ends such a wait from outside: the tool ends all the same. */
+static void a_preload_file_that_never_answers_holds_nobody_up(void **state)
+{
+    (void)state;
+    int status = check_root("etc", false, NULL);
+    if (status < 0)
+        skip();
+    says("unknown  process        /etc/ld.so.preload of process ");
+    says(" cannot be looked at: it makes its readers wait (no answer within 3 s); whether it names "
+         "the library is not known\n");
+    says("finding  library        libvramcap.so is not loaded");
+    assert_int_equal(status, 1);
+}
+
+static void whether_a_library_exists_holds_nobody_up(void **state)
+{
+    (void)state;
+    int status = check_root("etc", false, "/etc/" HANGING_NAME "/libvramcap.so");
+    if (status < 0)
+        skip();
+    says("unknown  process        /etc/" HANGING_NAME "/libvramcap.so of process ");
+    says("whether it exists is not known\n");
+    says("LD_PRELOAD names /etc/" HANGING_NAME "/libvramcap.so, which is not loaded");
+    assert_int_equal(status, 1);
+}
+
+static void a_ledger_on_a_file_system_that_may_not_answer_is_not_opened(void **state)
+{
+    (void)state;
+    int status = check_root("run/vramcap", true, NULL);
+    if (status < 0)
+        skip();
+    says("unknown  ledger         /proc/");
+    says(" cannot be looked at: on a file system (fuse) that may not answer\n");
+    assert_null(strstr(t.out, "has no ledger mapped"));
+}
+
+/* Who may not look knows nothing, and says so. */
+static void a_process_that_may_not_be_looked_at_is_not_called_unprotected(void **state)
+{
+    const char *const before = tool_path;
+    char number[16];
+    (void)state;
+    if (geteuid() != 0 || access("/usr/bin/setpriv", X_OK) != 0)
+        skip();
+    (void)snprintf(number, sizeof number, "%d", (int)getpid());
+    tool_path = "/usr/bin/setpriv";
+    int status = tool_run(&t, NULL,
+                          TOOL_ARGS("--reuid=65534", "--regid=65534", "--clear-groups", before,
+                                    "check", "--pid", number));
+    tool_path = before;
+    if (status == 126 || status == 127)
+        skip();
+    says("unknown  process        memory map and environment of process ");
+    says(" cannot be looked at: Permission denied; ");
+    assert_null(strstr(t.out, "finding"));
+    assert_int_equal(status, 2);
+}
+
 static uint64_t own_pidns(void)
 {
     struct stat st;
@@ -243,19 +394,25 @@ static void processes_that_may_not_be_looked_at_are_not_called_harmless(void **s
         tool_run(&t, environment,
                  TOOL_ARGS("--reuid=65534", "--regid=65534", "--clear-groups", before, "check"));
     tool_path = before;
-    if (status == 127) /* nobody may not come to where the tool lies */
+    if (status == 126 || status == 127) /* nobody may not come to where the tool lies */
         skip();
     assert_int_equal(status, 1);
     assert_null(strstr(t.out, "no other process of this container uses the driver"));
     assert_non_null(strstr(t.out, "unknown  processes "));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    hanging_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_preload_file_of_another_process_is_read),
         cmocka_unit_test(a_fifo_for_a_preload_file_holds_nobody_up),
         cmocka_unit_test(a_link_for_a_preload_file_does_not_lead_to_the_hosts_files),
+        cmocka_unit_test(a_process_that_makes_its_readers_wait_holds_nobody_up),
+        cmocka_unit_test(a_preload_file_that_never_answers_holds_nobody_up),
+        cmocka_unit_test(whether_a_library_exists_holds_nobody_up),
+        cmocka_unit_test(a_ledger_on_a_file_system_that_may_not_answer_is_not_opened),
+        cmocka_unit_test(a_process_that_may_not_be_looked_at_is_not_called_unprotected),
         cmocka_unit_test(whether_it_is_a_client_of_mps_is_told_by_its_own_slot),
         cmocka_unit_test(processes_that_may_not_be_looked_at_are_not_called_harmless),
         cmocka_unit_test(a_library_that_is_not_loaded_is_a_finding),

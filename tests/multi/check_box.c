@@ -116,6 +116,19 @@ bool says(const char *state, const char *kind, const char *words)
     }
     return false;
 }
+unsigned count_said(const char *kind)
+{
+    unsigned count = 0;
+
+    for (const char *line = output.out; *line != '\0';) {
+        char of[32];
+        const char *end = strchr(line, '\n');
+
+        count += sscanf(line, "%*15s %31s", of) == 1 && strcmp(of, kind) == 0;
+        line = end == NULL ? strchr(line, '\0') : end + 1;
+    }
+    return count;
+}
 bool speaks_of(const char *kind)
 {
     return says("ok", kind, "") || says("finding", kind, "") || says("note", kind, "") ||

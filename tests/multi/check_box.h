@@ -57,6 +57,7 @@ int check(const struct fixture *f, const char *const *extra);
 /* Is there a line of this state and kind whose evidence has these words?  Of this kind at all? */
 bool says(const char *state, const char *kind, const char *words);
 bool speaks_of(const char *kind);
+unsigned count_said(const char *kind);
 
 #define SAYS(state, kind, words)                                                                   \
     do {                                                                                           \

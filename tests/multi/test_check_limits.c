@@ -4,11 +4,14 @@
  */
 #include "tests/multi/check_box.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "tests/support/skip.h"
 
 /* ---- ledger and ceilings ---- */
 
@@ -72,6 +75,9 @@ static void the_compute_ceiling(void **state)
     static const char *const no_mps[] = {ENABLED, "VRAMCAP_COMPUTE_PERCENT=30", NULL};
     static const char *const early[] = {ENABLED, MPS, "VRAMCAP_COMPUTE_PERCENT=30",
                                         "VRAMCAP_SIM_MPS_READ=start", NULL};
+    static const char *const partitioned[] = {
+        ENABLED, MPS, "VRAMCAP_COMPUTE_PERCENT=30",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=1", NULL};
 
     needs_bwrap(f);
     IS(check(f, not_asked), 0);
@@ -89,6 +95,11 @@ static void the_compute_ceiling(void **state)
     SAYS("ok", "compute", "30 % in force: the driver reports 38 multiprocessors of 132");
     IS(check(f, no_mps), 1);
     SAYS("finding", "compute", "30 % is not in force: the process is no client of MPS");
+    assert_int_equal(unlink(f->ledger), 0);
+    IS(check_with(f, partitioned, WITH_PIPE CHECK), 0); /* the driver reports all 132 */
+    SAYS("ok", "compute",
+         "30 % in force for each context: 39 multiprocessors of 132, reckoned by the percentage");
+    assert_null(strstr(output.out, "the driver reports 39"));
 }
 
 /* ---- MPS ---- */
@@ -128,6 +139,50 @@ static void mps_and_its_settings(void **state)
     IS(check_with(f, raised, WITH_PIPE BESIDE("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1000M")), 1);
     SAYS("finding", "mps-events", "limit unset or raised in this process");
     SAYS("ok", "ceiling", "1000.0 MiB, from mps");
+}
+
+static void a_driver_that_does_not_know_of_mps(void **state)
+{
+    const struct fixture *f = *state;
+    static const char *const newer[] = {ENABLED, MPS, "VRAMCAP_SIM_VERSION=12020", NULL};
+    static const char *const older[] = {ENABLED, MPS, "VRAMCAP_SIM_VERSION=12010", NULL};
+
+    needs_bwrap(f);
+    IS(check_with(f, newer, WITH_PIPE CHECK), 0);
+    SAYS("ok", "mps", "client of MPS, by the driver's word");
+    assert_int_equal(unlink(f->ledger), 0);
+    IS(check_with(f, older, WITH_PIPE CHECK), 0);
+    SAYS("unknown", "mps", "the driver does not say (attribute 133 came with CUDA 12.2)");
+    assert_int_equal(count_said("mps"), 1);
+}
+
+/* ---- GPUs that share the host's memory ---- */
+
+static void integrated_gpus(void **state)
+{
+    const struct fixture *f = *state;
+    static const char *const discrete[] = {ENABLED, "VRAMCAP_SIM_CARDS=2x24576", NULL};
+    static const char *const integrated[] = {ENABLED, "VRAMCAP_SIM_CARDS=2x24576",
+                                             "VRAMCAP_SIM_INTEGRATED=1", NULL};
+    static const char *const silent[] = {ENABLED, "VRAMCAP_SIM_FAIL=cuDeviceGetAttribute:0:1",
+                                         "VRAMCAP_SIM_INTEGRATED=1", NULL};
+    char words[200], uuid[48];
+
+    needs_bwrap(f);
+    IS(check(f, discrete), 0);
+    assert_false(speaks_of("integrated"));
+    IS(check(f, integrated), 0);
+    assert_int_equal(count_said("integrated"), 2);
+    for (unsigned i = 0; i < 2; i++) {
+        card_uuid_text(i, uuid);
+        snprintf(words, sizeof(words),
+                 "%s: GPU and host share one memory: pinned host memory is the same DRAM and is "
+                 "not charged",
+                 uuid);
+        SAYS("note", "integrated", words);
+    }
+    (void)check(f, silent); /* who does not say is not called one */
+    assert_false(speaks_of("integrated"));
 }
 
 /* ---- the driver's limits of cgroups, by NVML ---- */
@@ -220,6 +275,73 @@ static void the_self_test(void **state)
     SAYS("finding", "self-test", "no refusal was counted in a ledger: not refused by vramcap");
 }
 
+static void the_self_test_names_each_gpu_that_has_a_ceiling(void **state)
+{
+    const struct fixture *f = *state;
+    static const char *const both[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=0=1000,1=500",
+                                       CONFIGURED, "VRAMCAP_SIM_CARDS=3x24576", NULL};
+    static const char *const second[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1=500", CONFIGURED,
+                                         "VRAMCAP_SIM_CARDS=3x24576", NULL};
+    static const char *const none[] = {"VRAMCAP_SIM_CARDS=3x24576", NULL};
+    static const char *const hangs[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=1000",
+                                        "VRAMCAP_SIM_CARDS=3x24576",
+                                        "VRAMCAP_SIM_DELAY_US=cuCtxCreate_v2:1000000000", NULL};
+    static const char *const no_answer[] = {ENABLED, "VRAMCAP_SIM_FAIL=cuMemGetInfo_v2:0:999",
+                                            "VRAMCAP_SIM_CARDS=3x24576", NULL};
+    char words[2][200], uuid[2][48];
+
+    needs_bwrap(f);
+    for (unsigned i = 0; i < 2; i++)
+        card_uuid_text(i, uuid[i]);
+    (void)check_with(f, both, SELF_TEST); /* the third has no ceiling, which is a finding */
+    snprintf(words[0], sizeof(words[0]), "%s: 1064.0 MiB refused by vramcap with ", uuid[0]);
+    snprintf(words[1], sizeof(words[1]), "%s: 564.0 MiB refused by vramcap with ", uuid[1]);
+    SAYS("ok", "self-test", words[0]);
+    SAYS("ok", "self-test", words[1]);
+    assert_int_equal(count_said("self-test"), 2);
+    assert_int_equal(unlink(f->ledger), 0);
+    (void)check_with(f, second, SELF_TEST);
+    SAYS("ok", "self-test", words[1]);
+    assert_int_equal(count_said("self-test"), 1);
+    assert_int_equal(unlink(f->ledger), 0);
+    IS(check_with(f, none, SELF_TEST), 1);
+    SAYS("finding", "self-test", "not made: no visible GPU has a ceiling");
+    assert_int_equal(count_said("self-test"), 1);
+    (void)check_with(f, no_answer, SELF_TEST);
+    SAYS("unknown", "self-test", "not made: the driver does not say what is free (result 999)");
+    IS(check_with(f, hangs, SELF_TEST), 0);
+    snprintf(words[0], sizeof(words[0]), "%s: not made: the driver did not answer within 10 s",
+             uuid[0]);
+    SAYS("unknown", "self-test", words[0]);
+    SAYS("unknown", "self-test",
+         "GPUs with a ceiling that were not tested: 2, for lack of an answer");
+    assert_int_equal(count_said("self-test"), 2);
+}
+
+/* Each sandbox numbers its processes anew: the second test's process has the number of the first's, whose refusal
+ * is in the ledger.  The second, without the library, is refused by the card. */
+static void a_refusal_of_another_process_of_that_number_is_not_taken_for_its_own(void **state)
+{
+    const struct fixture *f = *state;
+    static const char *const enforced[] = {ENABLED, CONFIGURED, NULL};
+    static const char *const refused[] = {ENABLED, ALONE, "VRAMCAP_SIM_FAIL=cuMemAlloc_v2:0:2",
+                                          NULL};
+    const char *const client[] = {CLIENT, "--by=dlsym", NULL};
+    struct child living; /* a ledger in which nobody lives is begun anew */
+
+    needs_bwrap(f);
+    if (fixture_only_own_programs())
+        SKIP_BECAUSE("the client runs here only with the library");
+    assert_true(child_start(&living, f, client, enforced));
+    assert_int_equal(client_result(&living, "init"), 0);
+    assert_int_equal(client_result(&living, "ctx create 0"), 0);
+    IS(check_with(f, enforced, SELF_TEST), 0);
+    SAYS("ok", "self-test", "1064.0 MiB refused by vramcap");
+    IS(check_with(f, refused, SELF_TEST), 1);
+    SAYS("finding", "self-test", "no refusal was counted in a ledger: not refused by vramcap");
+    child_kill(&living, SIGKILL);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 int main(int argc, char **argv)
@@ -230,8 +352,12 @@ int main(int argc, char **argv)
         TEST(a_gpu_that_nobody_has_used_yet_shows_what_a_process_would_get),
         TEST(the_compute_ceiling),
         TEST(mps_and_its_settings),
+        TEST(a_driver_that_does_not_know_of_mps),
+        TEST(integrated_gpus),
         TEST(limits_that_the_driver_keeps_for_the_cgroup),
         TEST(the_self_test),
+        TEST(the_self_test_names_each_gpu_that_has_a_ceiling),
+        TEST(a_refusal_of_another_process_of_that_number_is_not_taken_for_its_own),
     };
 
     if (argc == 2)

@@ -201,6 +201,7 @@ void sim_config_read(void)
     tile_read(config);
     mig_read(config);
     config->capability = (unsigned int)number("VRAMCAP_SIM_CC", 90, 50, 121);
+    config->integrated = flag("VRAMCAP_SIM_INTEGRATED");
     config->external_counts = number("VRAMCAP_SIM_EXTERNAL", 1, 0, 1) == 1;
     config->alias = flag("VRAMCAP_SIM_ALIAS");
     config->newer = flag("VRAMCAP_SIM_NEWER");

@@ -29,7 +29,7 @@ struct sim_config {
     unsigned int capability;            /* 90: compute capability 9.0 */
     signed char mig_parent[16];         /* per card: the GPU it is a slice of, -1: it is none */
     bool external_counts;               /* imported external memory is on the card */
-    bool alias, newer, inner, bench;
+    bool alias, newer, inner, bench, integrated;
     uint64_t address_bytes; /* of a region of addresses, 0: as the cards ask for */
     uint64_t pool_chunk_bytes;
     bool pool_observed;

@@ -336,7 +336,11 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     if (!sim_device_valid(dev))
         return CUDA_ERROR_INVALID_DEVICE;
+    if (attrib == CU_DEVICE_ATTRIBUTE_MPS_ENABLED && sim_config.version < 12020)
+        return CUDA_ERROR_INVALID_VALUE; /* a number that it does not know */
     *pi = 0;
+    if (attrib == CU_DEVICE_ATTRIBUTE_INTEGRATED)
+        *pi = sim_config.integrated;
     if (attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
         *pi = (int)(FIRST_BUS + sim_device_card[dev]);
     if (attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
