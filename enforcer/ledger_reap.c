@@ -18,6 +18,8 @@
 #include "enforcer/kernel.h"
 #include "enforcer/ledger_word.h"
 
+#define LOOKS 4 /* at a slot whose state changes meanwhile; a death takes one more */
+
 uint64_t vcap_pidns_inode(void)
 {
     struct stat st;
@@ -268,23 +270,28 @@ uint32_t vcap_ledger_reap_all(struct vcap_ledger *l)
         struct vcap_lf_slot copy;
         uint64_t state = vcap_load(&slot->state);
 
-        if (vcap_lf_state_status(state) == VCAP_LF_FREE ||
-            (__atomic_load_n(&l->slot, __ATOMIC_ACQUIRE) == (int32_t)s &&
-             state == __atomic_load_n(&l->state, __ATOMIC_ACQUIRE)))
-            continue;
-        if (vcap_lf_state_status(state) == VCAP_LF_LIVE) {
+        /* Who has just become DEAD under us is still to be reaped: whoever said so may be slow, and our
+         * caller is refused for what we leave.  Not for ever: whoever writes garbage there goes on. */
+        for (int looks = 0; looks < LOOKS && vcap_lf_state_status(state) == VCAP_LF_LIVE;
+             looks++, state = vcap_load(&slot->state)) {
+            if (__atomic_load_n(&l->slot, __ATOMIC_ACQUIRE) == (int32_t)s &&
+                state == __atomic_load_n(&l->state, __ATOMIC_ACQUIRE))
+                break;
             if (!opened)
                 fd = vcap_ledger_reopen(l, O_RDONLY); /* -errno: then only by number */
             opened = true;
             memcpy(&copy, slot, sizeof(copy));
-            if (vcap_load(&slot->state) != state || copy.state != state ||
-                (!left_by_exec(l, &copy) &&
-                 slot_life(&copy, s, fd, l->pidns, thorough) != VCAP_LIFE_DEAD))
+            if (vcap_load(&slot->state) != state || copy.state != state)
                 continue;
+            if (!left_by_exec(l, &copy) &&
+                slot_life(&copy, s, fd, l->pidns, thorough) != VCAP_LIFE_DEAD)
+                break;
             vcap_cas(&slot->state, state,
                      vcap_lf_state(vcap_lf_state_generation(state),
                                    (enum vcap_lf_kind)vcap_lf_state_kind(state), VCAP_LF_DEAD));
         }
+        if (vcap_lf_state_status(state) != VCAP_LF_DEAD)
+            continue;
         reap_slot(l, s);
         reaped++;
     }

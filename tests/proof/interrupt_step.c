@@ -8,6 +8,7 @@
  *     reaped    another process that reaps all the dead: a claim still finds a slot
  *     overtaken another process that reaps the dead one whom the victim is reaping, and goes on
  *     helped    another one that got half-way with it and was killed there
+ *     marked    another one that has only found out that it is dead, and is slow
  *
  * For every k, or as many as VRAMCAP_STEP_SECONDS (per scene; 0 = all; default 4) allow, spread evenly.
  */
@@ -252,6 +253,31 @@ static const char *by_helper(const struct step_scene *scene, pid_t pid, long k)
     return held == 7 ? NULL : "the dead one was reaped twice, or not";
 }
 
+/* Whoever says first that it is dead need not be the first to give back what it held. */
+static const char *by_marker(const struct step_scene *scene, pid_t pid, long k)
+{
+    uint64_t held, charged;
+
+    look(&held, &charged);
+    for (uint32_t s = 0; s < step_ledger.slot_count; s++) {
+        struct vcap_lf_slot *slot = &step_ledger.slots[s];
+        uint64_t state = slot->state;
+
+        if (vcap_lf_state_status(state) == VCAP_LF_LIVE && slot->pid != (uint32_t)pid)
+            __atomic_store_n(&slot->state,
+                             vcap_lf_state(vcap_lf_state_generation(state),
+                                           (enum vcap_lf_kind)vcap_lf_state_kind(state),
+                                           VCAP_LF_DEAD),
+                             __ATOMIC_SEQ_CST);
+    }
+    step_run(scene, pid, 0, k);
+    held = vcap_ledger_held(&step_ledger, 0) / UNIT;
+    vcap_ledger_close(&step_ledger);
+    if (step_shared->main_result != 0)
+        return "refused, though all others are dead";
+    return held == (scene->act == do_claim ? 0 : 7) ? NULL : "the dead were reaped twice, or not";
+}
+
 static void interrupt_at_each(const struct step_scene *scene, interruption interrupt)
 {
     uint64_t end = step_deadline();
@@ -302,6 +328,10 @@ int main(int argc, char **argv)
         {"helped",
          {"charge that reaps", one_dead_in_charge, hold_nothing, do_charge_most, 4, false},
          by_helper},
+        {"marked",
+         {"charge that reaps", one_dead_in_charge, hold_nothing, do_charge_most, 4, false},
+         by_marker},
+        {"marked", {"claim that reaps first", two_dead, open_only, do_claim, 2, false}, by_marker},
         {"reaped", {"claim that reaps first", two_dead, open_only, do_claim, 2, false}, by_reaper},
     };
 
@@ -309,14 +339,20 @@ int main(int argc, char **argv)
     puts("interrupt_step: written for x86-64");
     return 77;
 #endif
+    bool known = false;
+
     for (size_t i = 0; argc == 2 && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (strcmp(argv[1], kinds[i].name) != 0)
             continue;
-        step_begin();
+        if (!known)
+            step_begin();
+        known = true;
         interrupt_at_each(&kinds[i].scene, kinds[i].interrupt);
-        return 0;
     }
-    fputs("usage: interrupt_step signals | longjmp | lowered | reaped | overtaken | helped\n",
+    if (known)
+        return 0;
+    fputs("usage: interrupt_step signals | longjmp | lowered | reaped | overtaken | helped | "
+          "marked\n",
           stderr);
     return 2;
 }
