@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define VCAP_SYS_CLOSE_RANGE 436 /* on all architectures; glibc before 2.32 has no name for it */
+
 static inline int vcap_sys_fstat(int fd, struct stat *st)
 {
     int saved = errno, rc;
@@ -50,6 +52,32 @@ static inline int vcap_sys_stat(const char *path, struct stat *st, int flags)
     rc = syscall(SYS_newfstatat, AT_FDCWD, path, st, flags) == 0 ? 0 : -errno;
     errno = saved;
     return rc;
+}
+
+/* Before Linux 5.9 the first 1024: numbers are given out from the lowest. */
+static inline void vcap_sys_close_range(unsigned first, unsigned last)
+{
+    if (first > last || syscall(VCAP_SYS_CLOSE_RANGE, first, last, 0) == 0)
+        return;
+    for (unsigned fd = first; fd <= last && fd < 1024; fd++)
+        (void)syscall(SYS_close, fd);
+}
+
+/*
+ * In a forked child that may have to be left behind (it waits in the kernel, where nothing ends it): closes all but
+ * two descriptors, which may be one, so that nobody who waits for the end of a file, a socket or a lock of its
+ * parent's waits for it.  System calls only.
+ */
+static inline void vcap_sys_close_all_but(int one, int other)
+{
+    unsigned low = (unsigned)(one < other ? one : other),
+             high = (unsigned)(one < other ? other : one);
+
+    if (low > 0)
+        vcap_sys_close_range(0, low - 1);
+    if (low < high)
+        vcap_sys_close_range(low + 1, high - 1);
+    vcap_sys_close_range(high + 1, ~0u);
 }
 
 /* Does a process with this number exist in our PID namespace?  Signal 0 is delivered to nobody. */

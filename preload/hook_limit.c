@@ -378,8 +378,11 @@ static CUresult set_denied(CUcontext context, CUlimit limit, size_t value)
     result = VCAP_CALL(cuCtxSetLimit, limit, value);
     pthread_mutex_lock(&lock);
     l = find(context);
-    if (l != NULL && l->limit[limit].known)
-        mark(&l->limit[limit], true);
+    if (l != NULL) {
+        l->limit[limit].sequence++; /* a reading from before is an old one */
+        if (l->limit[limit].known)
+            mark(&l->limit[limit], true);
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }

@@ -39,10 +39,15 @@ extern __thread uint32_t vcap_small_charges __attribute__((tls_model("initial-ex
 extern __thread uint32_t vcap_waits __attribute__((tls_model("initial-exec")));
 
 /* After a call that waited, and whose return address is `from`: a program may do nothing else any more.  Most
- * return from here at once, and so does a driver that waits for itself. */
+ * return from here at once.  A driver that waits for itself leaves its turn to the next wait, or in step with the
+ * program's it would take every one. */
 static inline void vcap_after_wait(const void *from)
 {
-    if (__builtin_expect(++vcap_waits % VCAP_LOOK_EVERY_WAIT == 0, 0) && !vcap_is_inner_call(from))
+    if (__builtin_expect(++vcap_waits % VCAP_LOOK_EVERY_WAIT != 0, 1))
+        return;
+    if (vcap_is_inner_call(from))
+        vcap_waits--;
+    else
         vcap_ledger_follow_if_used();
 }
 

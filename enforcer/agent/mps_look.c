@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "enforcer/kernel.h"
+
 #ifndef SYS_openat2
 #define SYS_openat2 __NR_openat2 /* glibc before 2.32 has no name for it */
 #endif
@@ -157,6 +159,7 @@ static void look_at_pipe(int process, struct vcap_mps_look *look)
 
 static _Noreturn void child(int process, int out, struct vcap_mps_look *look)
 {
+    vcap_sys_close_all_but(process, out);
     look->environment_error = read_environment(process, look);
     if (look->environment_error == 0)
         look_at_pipe(process, look);

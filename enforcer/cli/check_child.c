@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,22 +20,17 @@
 
 #define END_MS 1000 /* so long is waited for the end of a child that has answered, or was killed */
 
-/* Whoever reads what this command prints must not wait for a child that was left behind. */
-static void be_quiet(void)
-{
-    int null = open("/dev/null", O_RDWR);
-
-    for (int fd = STDIN_FILENO; null >= 0 && fd <= STDERR_FILENO; fd++)
-        (void)dup2(null, fd);
-}
-
-static _Noreturn void child(int fd, const struct vcap_check_question *question, const void *wish,
-                            void *answer, size_t size)
+static _Noreturn void child(pid_t parent, int fd, const struct vcap_check_question *question,
+                            const void *wish, void *answer, size_t size)
 {
     const char *at = answer;
 
+    (void)prctl(PR_SET_PDEATHSIG,
+                SIGKILL); /* nobody is there any more to end it when its time is up */
+    if (getppid() != parent)
+        _exit(1);
     if (question->quiet)
-        be_quiet();
+        vcap_sys_close_all_but(fd, fd);
     question->ask(wish, answer);
     while (size > 0) {
         ssize_t n = write(fd, at, size);
@@ -89,7 +85,7 @@ int vcap_check_child(const struct vcap_check_question *question, const void *wis
                      size_t size)
 {
     int ends[2], error;
-    pid_t pid;
+    pid_t pid, own = getpid();
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         return -errno;
@@ -97,7 +93,7 @@ int vcap_check_child(const struct vcap_check_question *question, const void *wis
     pid = fork();
     if (pid == 0) {
         (void)close(ends[0]);
-        child(ends[1], question, wish, answer, size);
+        child(own, ends[1], question, wish, answer, size);
     }
     error = pid < 0 ? -errno : 0;
     (void)close(ends[1]);

@@ -252,11 +252,9 @@ int hanging_start(const char *folder, const char *ledger, struct hanging *h)
     return start(argv, environment, h);
 }
 
-int hanging_root_start(const char *root, const char *where, bool maps, const char *preload,
+int hanging_root_start(const char *root, const char *where, bool maps, const char *variable,
                        struct hanging *h)
 {
-    char variable[256];
-    (void)snprintf(variable, sizeof variable, "LD_PRELOAD=%s", preload ? preload : "");
     const char *argv[] = {"hanging-root", root, NULL, where, maps ? "ledger" : "", NULL};
     const char *const environment[] = {"VRAMCAP_ENABLE=0", variable, NULL};
     return start(argv, environment, h);

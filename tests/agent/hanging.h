@@ -29,9 +29,9 @@ int hanging_start(const char *folder, const char *ledger, struct hanging *h);
 int hanging_go(const struct hanging *h);
 
 /* Starts one that makes nobody wait itself: below its root (a folder that exists) that file system is mounted at
- * `where`.  With maps, the file "ledger" in there is mapped as a ledger is.  preload: its LD_PRELOAD, NULL: none.
- * 0; 1: that cannot be done here. */
-int hanging_root_start(const char *root, const char *where, bool maps, const char *preload,
+ * `where`.  With maps, the file "ledger" in there is mapped as a ledger is.  variable: "A=B" in its environment, or
+ * NULL.  0; 1: that cannot be done here. */
+int hanging_root_start(const char *root, const char *where, bool maps, const char *variable,
                        struct hanging *h);
 
 void hanging_stop(struct hanging *h); /* whoever still waits gets an answer */

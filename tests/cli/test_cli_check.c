@@ -200,15 +200,15 @@ static int check_pid(pid_t pid)
     return tool_run(&t, NULL, TOOL_ARGS("check", "--pid", number));
 }
 
-/* For a reader of its output, who waits until nobody has that open any more. */
+/* For a reader of its output, who waits until nobody has that open any more, by whatever number. */
 static int check_pid_through_a_pipe(pid_t pid)
 {
     const char *const before = tool_path;
     char number[16];
     (void)snprintf(number, sizeof number, "%d", (int)pid);
     tool_path = "/bin/sh";
-    int status =
-        tool_run(&t, NULL, TOOL_ARGS("-c", "\"$0\" check --pid \"$1\" 2>&1 | cat", before, number));
+    int status = tool_run(
+        &t, NULL, TOOL_ARGS("-c", "\"$0\" check --pid \"$1\" 2>&1 7>&1 | cat", before, number));
     tool_path = before;
     return status;
 }
@@ -257,15 +257,89 @@ static void a_process_that_makes_its_readers_wait_holds_nobody_up(void **state)
     assert_true(status == 1 || status == 2);
 }
 
+/* The child of the tool's that reads the environment of that process; 0: there is none now. */
+static pid_t reader_of(pid_t tool, pid_t pid)
+{
+    char path[96], link[64], wanted[64];
+    int child = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)tool, (int)tool);
+    FILE *children = fopen(path, "re");
+    if (children == NULL || fscanf(children, "%d", &child) != 1)
+        child = 0;
+    if (children != NULL)
+        (void)fclose(children);
+    (void)snprintf(wanted, sizeof wanted, "/proc/%d/environ", (int)pid);
+    for (int fd = 0; child != 0 && fd < 16; fd++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", child, fd);
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        link[n > 0 ? n : 0] = '\0';
+        if (strcmp(link, wanted) == 0)
+            return child;
+    }
+    return 0;
+}
+
+/* How the child of a tool ended that was killed while it waited for that process; -1: that was not seen. */
+static int end_of_an_orphan(pid_t pid)
+{
+    char number[16];
+    int status = -1;
+    pid_t child = 0, gone = 0;
+
+    (void)snprintf(number, sizeof number, "%d", (int)pid);
+    tool_start(&t, TOOL_PIPE, NULL, TOOL_ARGS("check", "--pid", number));
+    for (siginfo_t ended = {0}; child == 0 && ended.si_pid == 0;) {
+        child = reader_of(t.pid, pid);
+        (void)waitid(P_PID, (id_t)t.pid, &ended, WEXITED | WNOHANG | WNOWAIT);
+    }
+    (void)kill(t.pid, SIGKILL);
+    (void)tool_wait(&t);
+    for (int i = 0; child != 0 && gone == 0 && i < TOOL_SECONDS * 100; i++) {
+        gone = waitpid(child, &status, WNOHANG); /* it came to this process, its next one above */
+        if (gone == 0)
+            (void)usleep(10000);
+    }
+    if (child != 0 && gone == 0) { /* that is a failure, and the child is not left to others */
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, NULL, 0);
+        return 0;
+    }
+    return gone > 0 ? status : -1;
+}
+
+static void whom_the_tool_has_sent_to_wait_ends_with_it(void **state)
+{
+    char work[64];
+    struct hanging h;
+    int status = -1;
+
+    (void)state;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+    assert_non_null(image_folder(work));
+    int started = hanging_start(work, NULL, &h);
+    bool waits = started == 0 && hanging_go(&h) == 0;
+    for (int i = 0; waits && status < 0 && i < 3; i++) /* the tool may have been quicker */
+        status = end_of_an_orphan(h.pid);
+    if (started == 0)
+        hanging_stop(&h);
+    remove_folder(work);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0), 0);
+    assert_true(started >= 0);
+    if (!waits || status < 0)
+        skip();
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 /* Started with its root in a folder that is left behind, and checked; -1: that cannot be done here. */
-static int check_root(const char *where, bool maps, const char *preload)
+static int check_root(const char *where, bool maps, const char *variable)
 {
     char root[64], path[96];
     struct hanging h;
     assert_non_null(image_folder(root));
     (void)snprintf(path, sizeof path, "%s/run", root);
     assert_int_equal(mkdir(path, 0755), 0);
-    int started = hanging_root_start(root, where, maps, preload, &h);
+    int started = hanging_root_start(root, where, maps, variable, &h);
     int piped = started == 0 ? check_pid_through_a_pipe(h.pid) : 0;
     int status = started == 0 ? check_pid(h.pid) : -1;
     if (started == 0)
@@ -293,12 +367,23 @@ static void a_preload_file_that_never_answers_holds_nobody_up(void **state)
 static void whether_a_library_exists_holds_nobody_up(void **state)
 {
     (void)state;
-    int status = check_root("etc", false, "/etc/" HANGING_NAME "/libvramcap.so");
+    int status = check_root("etc", false, "LD_PRELOAD=/etc/" HANGING_NAME "/libvramcap.so");
     if (status < 0)
         skip();
     says("unknown  process        /etc/" HANGING_NAME "/libvramcap.so of process ");
     says("whether it exists is not known\n");
     says("LD_PRELOAD names /etc/" HANGING_NAME "/libvramcap.so, which is not loaded");
+    assert_int_equal(status, 1);
+}
+
+static void a_pipe_directory_of_mps_that_never_answers_holds_nobody_up(void **state)
+{
+    (void)state;
+    int status = check_root("etc", false, "CUDA_MPS_PIPE_DIRECTORY=/etc/" HANGING_NAME "/mps");
+    if (status < 0)
+        skip();
+    says("unknown  mps-settings   process ");
+    says(" could not be looked at\n");
     assert_int_equal(status, 1);
 }
 
@@ -409,8 +494,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_fifo_for_a_preload_file_holds_nobody_up),
         cmocka_unit_test(a_link_for_a_preload_file_does_not_lead_to_the_hosts_files),
         cmocka_unit_test(a_process_that_makes_its_readers_wait_holds_nobody_up),
+        cmocka_unit_test(whom_the_tool_has_sent_to_wait_ends_with_it),
         cmocka_unit_test(a_preload_file_that_never_answers_holds_nobody_up),
         cmocka_unit_test(whether_a_library_exists_holds_nobody_up),
+        cmocka_unit_test(a_pipe_directory_of_mps_that_never_answers_holds_nobody_up),
         cmocka_unit_test(a_ledger_on_a_file_system_that_may_not_answer_is_not_opened),
         cmocka_unit_test(a_process_that_may_not_be_looked_at_is_not_called_unprotected),
         cmocka_unit_test(whether_it_is_a_client_of_mps_is_told_by_its_own_slot),

@@ -479,6 +479,28 @@ static int a_reading_that_another_call_overtook_is_not_booked(void)
     return 0;
 }
 
+/* Denied all else, another thread lowers the limit. */
+static int a_reading_that_a_denied_call_overtook_is_not_the_last(void)
+{
+    pthread_t thread;
+    int32_t slot;
+    uint64_t state;
+    CUdeviceptr pointer;
+    void *failed;
+
+    OK(api.cuInit(0));
+    OK(api.cuCtxCreate_v2(&shared, 0, 0));
+    CHECK(pthread_create(&thread, NULL, one_setting, (void *)(uintptr_t)(508 * MIB)) == 0);
+    CHECK(wait_for_calls("cuCtxGetLimit", 2) && steal_slot(&slot, &state));
+    REFUSED(api.cuMemAlloc_v2(&pointer, 512));
+    OK(api.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 108 * MIB));
+    CHECK(give_slot_back(slot, state));
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    OK(api.cuMemAlloc_v2(&pointer, 900 * MIB));
+    return 0;
+}
+
 /* The first call has reserved and waits in front of the driver while another reads the old value. */
 static int a_reading_does_not_take_what_another_call_has_reserved(void)
 {
@@ -564,6 +586,8 @@ static const struct scenario scenarios[] = {
     SCENARIO(what_was_put_back_is_no_growth_though_it_falls_silent,
              "VRAMCAP_MEMORY_MIB=64;VRAMCAP_SIM_FAIL=cuCtxGetLimit:5:999"),
     HIDDEN(what_is_lowered_while_all_is_denied_refuses_nothing_afterwards, NULL),
+    HIDDEN(a_reading_that_a_denied_call_overtook_is_not_the_last,
+           JOURNAL ";VRAMCAP_SIM_DELAY_US=cuCtxGetLimit/after:2000000:2"),
     HIDDEN(late_growth_that_cannot_be_booked_ahead_refuses_nothing,
            "VRAMCAP_SIM_FAIL=cuCtxGetLimit:3:999"),
     HIDDEN(late_growth_that_cannot_be_booked_afterwards_refuses_nothing,
@@ -592,6 +616,11 @@ static void in_a_ledger_of_one_slot(const struct fixture *f, const char *scenari
     assert_int_equal(run.status, 0);
 }
 
+static void with_a_slot_again_what_was_lowered_meanwhile_refuses_nothing(void **state)
+{
+    in_a_ledger_of_one_slot(*state, "a_reading_that_a_denied_call_overtook_is_not_the_last");
+}
+
 static void without_a_slot_nothing_is_refused_ahead(void **state)
 {
     in_a_ledger_of_one_slot(*state, "late_growth_that_cannot_be_booked_ahead_refuses_nothing");
@@ -610,6 +639,7 @@ static void with_a_slot_again_what_was_lowered_refuses_nothing(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(with_a_slot_again_what_was_lowered_refuses_nothing),
+    cmocka_unit_test(with_a_slot_again_what_was_lowered_meanwhile_refuses_nothing),
     cmocka_unit_test(without_a_slot_nothing_is_refused_ahead),
     cmocka_unit_test(without_a_slot_nothing_is_refused_afterwards),
 };

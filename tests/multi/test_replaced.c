@@ -133,6 +133,31 @@ static void a_driver_that_waits_for_itself_does_not(void **state)
     child_kill(&a, SIGKILL);
 }
 
+/* Every second wait is the driver's own: a program's is the one that notices. */
+static void waits_of_the_driver_do_not_hide_a_program_that_only_waits(void **state)
+{
+    static const char *const inner[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=300",
+                                        "VRAMCAP_SIM_INNER=1", NULL};
+    const struct fixture *f = *state;
+    char answer[40][64], command[80];
+    struct child a;
+
+    assert_true(client_start(&a, f, "getproc", inner));
+    assert_int_equal(client_result(&a, "init"), 0);
+    assert_int_equal(client_result(&a, "ctx create 0"), 0);
+    for (unsigned i = 0; i < 40; i++)
+        client_ask(&a, answer[i], sizeof(answer[i]), "alloc 4k");
+    assert_int_equal(unlink(f->ledger), 0);
+    pass_a_look();
+    for (unsigned i = 0; i < 40; i++) {
+        assert_int_equal(client_result(&a, "sync"), 0);
+        snprintf(command, sizeof(command), "free %s", strchr(answer[i], ' ') + 1);
+        assert_int_equal(client_result(&a, command), 0);
+    }
+    assert_int_equal(access(f->ledger, F_OK), 0);
+    child_kill(&a, SIGKILL);
+}
+
 static void a_program_that_only_waits_notices_it_too(void **state)
 {
     const struct fixture *f = *state;
@@ -325,6 +350,7 @@ int main(void)
         TEST(what_is_freed_and_asked_afterwards_is_counted_in_the_new_one),
         TEST(small_charges_notice_it_too),
         TEST(a_driver_that_waits_for_itself_does_not),
+        TEST(waits_of_the_driver_do_not_hide_a_program_that_only_waits),
         TEST(a_program_that_only_waits_notices_it_too),
         TEST(a_copy_in_its_place_is_joined_and_its_dead_slots_count_nothing),
         TEST(without_another_ledger_the_old_one_holds),
