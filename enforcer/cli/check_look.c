@@ -136,6 +136,8 @@ static void say_unseen(struct vcap_check *check, const char *what, int error, co
     if (error == -ETIMEDOUT)
         (void)snprintf(why, sizeof why, "it makes its readers wait (no answer within %d s)",
                        LOOK_MS / 1000);
+    else if (error == -ECHILD)
+        (void)snprintf(why, sizeof why, "the child that looked ended without an answer");
     else
         (void)snprintf(why, sizeof why, "%s", strerror(-error));
     vcap_check_say(check, "process", NULL, VCAP_CHECK_UNKNOWN,

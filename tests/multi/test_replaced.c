@@ -106,26 +106,34 @@ static void small_charges_notice_it_too(void **state)
     child_kill(&a, SIGKILL);
 }
 
-/* A driver that frees waits for itself: there it is in the middle of something, and nothing is begun. */
-static void a_driver_that_waits_for_itself_does_not(void **state)
+/* Under a driver that waits for itself when it frees: the commands for 40 frees, and the ledger is gone. */
+static void start_with_frees(struct child *c, const struct fixture *f, char frees[40][80])
 {
     static const char *const inner[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=300",
                                         "VRAMCAP_SIM_INNER=1", NULL};
-    const struct fixture *f = *state;
-    char answer[40][64], command[80];
-    struct child a;
+    char answer[64];
 
-    assert_true(client_start(&a, f, "getproc", inner));
-    assert_int_equal(client_result(&a, "init"), 0);
-    assert_int_equal(client_result(&a, "ctx create 0"), 0);
-    for (unsigned i = 0; i < 40; i++)
-        client_ask(&a, answer[i], sizeof(answer[i]), "alloc 4k");
+    assert_true(client_start(c, f, "getproc", inner));
+    assert_int_equal(client_result(c, "init"), 0);
+    assert_int_equal(client_result(c, "ctx create 0"), 0);
+    for (unsigned i = 0; i < 40; i++) {
+        client_ask(c, answer, sizeof(answer), "alloc 4k");
+        snprintf(frees[i], sizeof(frees[i]), "free %s", strchr(answer, ' ') + 1);
+    }
     assert_int_equal(unlink(f->ledger), 0);
     pass_a_look();
-    for (unsigned i = 0; i < 40; i++) {
-        snprintf(command, sizeof(command), "free %s", strchr(answer[i], ' ') + 1);
-        assert_int_equal(client_result(&a, command), 0);
-    }
+}
+
+/* A driver that frees waits for itself: there it is in the middle of something, and nothing is begun. */
+static void a_driver_that_waits_for_itself_does_not(void **state)
+{
+    const struct fixture *f = *state;
+    char frees[40][80];
+    struct child a;
+
+    start_with_frees(&a, f, frees);
+    for (unsigned i = 0; i < 40; i++)
+        assert_int_equal(client_result(&a, frees[i]), 0);
     assert_int_not_equal(access(f->ledger, F_OK), 0);
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(client_result(&a, "sync"), 0);
@@ -136,23 +144,14 @@ static void a_driver_that_waits_for_itself_does_not(void **state)
 /* Every second wait is the driver's own: a program's is the one that notices. */
 static void waits_of_the_driver_do_not_hide_a_program_that_only_waits(void **state)
 {
-    static const char *const inner[] = {"VRAMCAP_ENABLE=1", "VRAMCAP_MEMORY_MIB=300",
-                                        "VRAMCAP_SIM_INNER=1", NULL};
     const struct fixture *f = *state;
-    char answer[40][64], command[80];
+    char frees[40][80];
     struct child a;
 
-    assert_true(client_start(&a, f, "getproc", inner));
-    assert_int_equal(client_result(&a, "init"), 0);
-    assert_int_equal(client_result(&a, "ctx create 0"), 0);
-    for (unsigned i = 0; i < 40; i++)
-        client_ask(&a, answer[i], sizeof(answer[i]), "alloc 4k");
-    assert_int_equal(unlink(f->ledger), 0);
-    pass_a_look();
+    start_with_frees(&a, f, frees);
     for (unsigned i = 0; i < 40; i++) {
         assert_int_equal(client_result(&a, "sync"), 0);
-        snprintf(command, sizeof(command), "free %s", strchr(answer[i], ' ') + 1);
-        assert_int_equal(client_result(&a, command), 0);
+        assert_int_equal(client_result(&a, frees[i]), 0);
     }
     assert_int_equal(access(f->ledger, F_OK), 0);
     child_kill(&a, SIGKILL);
